@@ -1,0 +1,91 @@
+"""Every exception this package raises on purpose, and nothing else.
+
+The tree::
+
+    MaterializeError
+    ├── InputError (ValueError)          bad input, refused before anything is created
+    │   ├── SourceError                  a source that is missing, unreadable or not an image
+    │   ├── OpError                      an unknown op, a wrong parameter, an op that does not fit
+    │   ├── ModelError                   a model file that cannot be used
+    │   ├── LevelError (IndexError)      a level that does not exist
+    │   ├── BoxError                     a box that is empty, inverted, outside, or of a wrong rank
+    │   ├── TargetError (FileExistsError)   a target that cannot be written to
+    │   └── OptionError                  an option with a value it cannot have
+    ├── ChunkError (RuntimeError)        a chunk could not be computed, read, encoded or stored
+    ├── TransitionError (RuntimeError)   a chunk's state was asked to change in a way it cannot
+    ├── EngineClosed (RuntimeError)      asked of an engine that is closed
+    └── ClaimReleased (RuntimeError)     the result of a claim that was given up
+
+A message to a person says the place, the rule, the value found, and what to do.
+This module does not decide how a message is shown: the adapter that shows it does.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "BoxError",
+    "ChunkError",
+    "ClaimReleased",
+    "EngineClosed",
+    "InputError",
+    "LevelError",
+    "MaterializeError",
+    "ModelError",
+    "OpError",
+    "OptionError",
+    "SourceError",
+    "TargetError",
+    "TransitionError",
+]
+
+
+class MaterializeError(Exception):
+    """The root of every exception this package raises on purpose."""
+
+
+class InputError(MaterializeError, ValueError):
+    """Bad input: refused before anything is created."""
+
+
+class SourceError(InputError):
+    """A source that is missing, unreadable, or not an image this package reads."""
+
+
+class OpError(InputError):
+    """An unknown op, a wrong parameter, or an op that does not fit its input."""
+
+
+class ModelError(InputError):
+    """A model file that cannot be used."""
+
+
+class LevelError(InputError, IndexError):
+    """A level that the view does not have."""
+
+
+class BoxError(InputError):
+    """A box that is empty, inverted, outside the level, or of a wrong rank."""
+
+
+class TargetError(InputError, FileExistsError):
+    """A target that cannot be written to: not empty, a file, or the source itself."""
+
+
+class OptionError(InputError):
+    """An option with a value it cannot have."""
+
+
+class ChunkError(MaterializeError, RuntimeError):
+    """A chunk could not be computed, read, encoded or stored; the cause is attached."""
+
+
+class TransitionError(MaterializeError, RuntimeError):
+    """A chunk's state was asked to change in a way the table of transitions forbids."""
+
+
+class EngineClosed(MaterializeError, RuntimeError):
+    """Something was asked of an engine that is closed, or it was closed meanwhile."""
+
+
+class ClaimReleased(MaterializeError, RuntimeError):
+    """The result was asked of a claim that was already given up."""

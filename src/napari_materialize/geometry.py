@@ -1,0 +1,208 @@
+"""Integer geometry: voxel boxes, chunk grids and the order chunks are walked in.
+
+Owns nothing but arithmetic on tuples of integers. It does not know of scales, units or
+axis names (`arrays`), nor of who wants a chunk (`demand`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from napari_materialize.errors import BoxError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["Box", "ChunkGrid", "Index"]
+
+type Index = tuple[int, ...]
+"""Integers along the axes of an array, C order: a chunk's place in its grid, or a shape."""
+
+
+def _integers(values: Sequence[int], place: str) -> Index:
+    """Check that ``values`` are whole numbers and return them as Python integers."""
+    try:
+        return tuple(operator.index(value) for value in values)
+    except TypeError:
+        raise BoxError(
+            f"{place}: a box counts whole voxels, got {tuple(values)!r}; round it first"
+        ) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A half-open box of voxels, ``start <= index < stop`` along each axis, C order.
+
+    Parameters
+    ----------
+    start, stop : sequence of int
+        First voxel inside and first voxel beyond, one integer per axis.
+
+    Raises
+    ------
+    BoxError
+        If the two differ in length, hold something other than whole numbers, or if
+        ``stop`` lies before ``start``. An empty box (``start == stop``) is allowed here
+        and refused where something has to be in it.
+
+    Examples
+    --------
+    >>> box = Box((0, 10), (4, 30))
+    >>> box.shape, box.size
+    ((4, 20), 80)
+    >>> box.clip((8, 25))
+    Box(start=(0, 10), stop=(4, 25))
+    """
+
+    start: Index
+    """First voxel inside, per axis."""
+
+    stop: Index
+    """First voxel beyond, per axis."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start", _integers(self.start, "box start"))
+        object.__setattr__(self, "stop", _integers(self.stop, "box stop"))
+        if len(self.start) != len(self.stop):
+            raise BoxError(
+                f"box: start and stop need one number per axis each, got {len(self.start)} in "
+                f"{self.start} and {len(self.stop)} in {self.stop}"
+            )
+        if any(low > high for low, high in zip(self.start, self.stop, strict=True)):
+            raise BoxError(
+                f"box: stop must not lie before start, got {self.start} to {self.stop}; swap them"
+            )
+
+    @classmethod
+    def whole(cls, shape: Sequence[int]) -> Box:
+        """Return the box of a whole array of ``shape``."""
+        return cls((0,) * len(shape), tuple(shape))
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.start)
+
+    @property
+    def shape(self) -> Index:
+        """The number of voxels along each axis."""
+        return tuple(high - low for low, high in zip(self.start, self.stop, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of voxels inside."""
+        return math.prod(self.shape)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no voxel is inside."""
+        return any(low == high for low, high in zip(self.start, self.stop, strict=True))
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as an index into an array."""
+        return tuple(slice(low, high) for low, high in zip(self.start, self.stop, strict=True))
+
+    def clip(self, shape: Sequence[int]) -> Box:
+        """Return the part of the box inside an array of ``shape``, perhaps empty."""
+        return self.intersect(Box.whole(shape))
+
+    def intersect(self, other: Box) -> Box:
+        """Return the voxels in both boxes; an empty box where there are none."""
+        start = tuple(map(max, self.start, other.start))
+        return Box(start, tuple(map(max, start, map(min, self.stop, other.stop))))
+
+    def grow(self, halo: Sequence[int]) -> Box:
+        """Return the box with ``halo`` more voxels on both sides of each axis."""
+        return Box(
+            tuple(map(operator.sub, self.start, halo)), tuple(map(operator.add, self.stop, halo))
+        )
+
+    def shift(self, offset: Sequence[int]) -> Box:
+        """Return the box moved by ``offset``."""
+        return Box(
+            tuple(map(operator.add, self.start, offset)),
+            tuple(map(operator.add, self.stop, offset)),
+        )
+
+    def relative_to(self, origin: Sequence[int]) -> Box:
+        """Return the box as seen from ``origin``."""
+        return self.shift(tuple(-value for value in origin))
+
+    def contains(self, other: Box) -> bool:
+        """Whether every voxel of ``other`` lies in this box."""
+        return other.is_empty or self.intersect(other) == other
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkGrid:
+    """An array of ``shape`` cut into equal chunks; the last ones are clipped to the shape.
+
+    Examples
+    --------
+    >>> grid = ChunkGrid((5, 8), (2, 4))
+    >>> grid.counts, grid.box((2, 1))
+    ((3, 2), Box(start=(4, 4), stop=(5, 8)))
+    >>> list(grid.covering(Box((1, 5), (3, 6))))
+    [(0, 1), (1, 1)]
+    """
+
+    shape: Index
+    """The array's voxels along each axis."""
+
+    chunks: Index
+    """A whole chunk's voxels along each axis."""
+
+    def __post_init__(self) -> None:
+        if len(self.shape) != len(self.chunks):
+            raise ValueError(f"shape {self.shape} and chunks {self.chunks} differ in rank")
+        if any(size < 0 for size in self.shape) or any(size < 1 for size in self.chunks):
+            raise ValueError(f"shape {self.shape} or chunks {self.chunks} are not sizes")
+
+    @property
+    def counts(self) -> Index:
+        """The number of chunks along each axis."""
+        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+
+    @property
+    def size(self) -> int:
+        """The number of chunks."""
+        return math.prod(self.counts)
+
+    def box(self, index: Sequence[int]) -> Box:
+        """Return the voxels of chunk ``index``, clipped to the array."""
+        start = tuple(map(operator.mul, index, self.chunks))
+        stop = tuple(map(min, map(operator.add, start, self.chunks), self.shape))
+        return Box(start, stop)
+
+    def indices(self, box: Box) -> Box:
+        """Return the box of chunk indices that together cover the voxels of ``box``."""
+        if box.is_empty:
+            return Box(*((tuple(map(operator.floordiv, box.start, self.chunks)),) * 2))
+        return Box(
+            tuple(map(operator.floordiv, box.start, self.chunks)),
+            tuple(-(-high // c) for high, c in zip(box.stop, self.chunks, strict=True)),
+        )
+
+    def round_out(self, box: Box) -> Box:
+        """Return ``box`` grown to whole chunks and clipped to the array."""
+        cover = self.indices(box)
+        return Box(
+            tuple(map(operator.mul, cover.start, self.chunks)),
+            tuple(map(operator.mul, cover.stop, self.chunks)),
+        ).clip(self.shape)
+
+    def covering(self, box: Box) -> Iterator[Index]:
+        """Walk the indices of the chunks that cover ``box``, last axis fastest."""
+        cover = self.indices(box)
+        return itertools.product(*map(range, cover.start, cover.stop))
+
+    def holds(self, index: Sequence[int]) -> bool:
+        """Whether ``index`` names a chunk of this grid."""
+        return len(index) == len(self.shape) and all(
+            0 <= i < n for i, n in zip(index, self.counts, strict=True)
+        )
