@@ -12,6 +12,7 @@ The tree::
     │   ├── TargetError (FileExistsError)   a target that cannot be written to
     │   └── OptionError                  an option with a value it cannot have
     ├── ChunkError (RuntimeError)        a chunk could not be computed, read, encoded or stored
+    ├── StoreError (OSError)             a store could not write or read a file
     ├── TransitionError (RuntimeError)   a chunk's state was asked to change in a way it cannot
     ├── EngineClosed (RuntimeError)      asked of an engine that is closed
     └── ClaimReleased (RuntimeError)     the result of a claim that was given up
@@ -34,6 +35,7 @@ __all__ = [
     "OpError",
     "OptionError",
     "SourceError",
+    "StoreError",
     "TargetError",
     "TransitionError",
 ]
@@ -77,6 +79,10 @@ class OptionError(InputError):
 
 class ChunkError(MaterializeError, RuntimeError):
     """A chunk could not be computed, read, encoded or stored; the cause is attached."""
+
+
+class StoreError(MaterializeError, OSError):
+    """A store could not write or read a file: the message names it and why, `errno` is kept."""
 
 
 class TransitionError(MaterializeError, RuntimeError):

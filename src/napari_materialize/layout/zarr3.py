@@ -1,0 +1,106 @@
+"""zarr v3 with OME-Zarr 0.5: ``zarr.json`` for the group and each array, chunks ``0/c/i/j/k``.
+
+Owns this format's file names and documents; what OME-Zarr says of an image is in `_image`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from napari_materialize.errors import OptionError
+from napari_materialize.layout._image import (
+    RECORD_KEY,
+    ImageDocument,
+    fill_value,
+    multiscale,
+    omero,
+    to_json,
+)
+from napari_materialize.layout._rules import image_refusal
+
+if TYPE_CHECKING:
+    from napari_materialize.arrays import Level
+    from napari_materialize.geometry import Index
+
+__all__ = ["Zarr3Layout"]
+
+_VERSION = "0.5"
+
+
+@dataclass(frozen=True, slots=True)
+class Zarr3Layout:
+    """zarr v3, OME-Zarr 0.5.
+
+    Examples
+    --------
+    >>> Zarr3Layout().chunk_key(1, (0, 12))
+    '1/c/0/12'
+    """
+
+    format: ClassVar[str] = "zarr3"
+
+    def refusal(self, document: ImageDocument) -> str | None:
+        """Return why the image cannot be held, as a sentence, or None."""
+        return image_refusal(document)
+
+    def chunk_key(self, position: int, index: Index) -> str:
+        """Return the path of chunk ``index`` of the written level ``position``."""
+        return f"{position}/c/{'/'.join(map(str, index))}"
+
+    def documents(self, document: ImageDocument) -> dict[str, bytes]:
+        """Return every document, arrays first.
+
+        Raises
+        ------
+        OptionError
+            If `refusal` has a reason.
+        """
+        if reason := self.refusal(document):
+            raise OptionError(reason)
+        content = {
+            f"{position}/zarr.json": _array(document, level)
+            for position, level in enumerate(document.levels)
+        }
+        content["zarr.json"] = {
+            "zarr_format": 3,
+            "node_type": "group",
+            "attributes": _attributes(document),
+        }
+        return {path: to_json(value) for path, value in content.items()}
+
+
+def _array(document: ImageDocument, level: Level) -> dict[str, Any]:
+    """Return the ``zarr.json`` of an array. Voxels are little-endian and in C order."""
+    return {
+        "zarr_format": 3,
+        "node_type": "array",
+        "shape": list(level.shape),
+        "data_type": level.dtype.name,
+        "chunk_grid": {
+            "name": "regular",
+            "configuration": {"chunk_shape": list(level.chunks)},
+        },
+        "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+        "fill_value": fill_value(level),
+        "codecs": [
+            {"name": "bytes", "configuration": {"endian": "little"}},
+            *document.compression.zarr3_codecs(level.dtype),
+        ],
+        # OME-Zarr 0.5: they MUST be there and equal the axes
+        "dimension_names": [axis.name for axis in level.axes],
+        "attributes": {},
+    }
+
+
+def _attributes(document: ImageDocument) -> dict[str, Any]:
+    """Return the group's attributes; the version stands once, beside ``multiscales``."""
+    ome: dict[str, Any] = {"version": _VERSION, "multiscales": [multiscale(document)]}
+    if (display := omero(document)) is not None:
+        ome["omero"] = {"name": document.name, **display}
+    if document.kind == "label":
+        ome["image-label"] = {}
+    attributes: dict[str, Any] = {"ome": ome}
+    if document.record is not None:
+        attributes[RECORD_KEY] = document.record
+    return attributes | dict(document.attributes)
