@@ -1,1 +1,67 @@
-"""Browse a computation as if it were a stored image, and keep a box of it as OME-Zarr."""
+"""Browse a computation as if it were a stored image, and keep a box of it as OME-Zarr.
+
+The names below are loaded when they are first used: importing the package loads no GUI, no
+onnxruntime, no dask, and little else.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from napari_materialize import errors, ops
+    from napari_materialize.claims import ChunkClaim
+    from napari_materialize.engine import Engine, materialize
+    from napari_materialize.geometry import Box
+    from napari_materialize.job import Failure, Materialized
+    from napari_materialize.recipe import open_view
+    from napari_materialize.stores import DirectoryStore, MemoryStore, WritableStore
+    from napari_materialize.view import View
+
+__version__ = "0.1.0.dev0"
+
+_HOME = {
+    "Box": "geometry",
+    "ChunkClaim": "claims",
+    "DirectoryStore": "stores",
+    "Engine": "engine",
+    "Failure": "job",
+    "Materialized": "job",
+    "MemoryStore": "stores",
+    "View": "view",
+    "WritableStore": "stores",
+    "materialize": "engine",
+    "open_view": "recipe",
+}
+
+__all__ = [
+    "Box",
+    "ChunkClaim",
+    "DirectoryStore",
+    "Engine",
+    "Failure",
+    "Materialized",
+    "MemoryStore",
+    "View",
+    "WritableStore",
+    "__version__",
+    "errors",
+    "materialize",
+    "open_view",
+    "ops",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("errors", "ops"):
+        return import_module(f"{__name__}.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

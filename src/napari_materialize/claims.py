@@ -1,0 +1,141 @@
+"""One claim on one chunk, as its holder sees it: wait for it, read it, give it up.
+
+Owns the hand-over of a finished chunk from the engine's threads to whoever claimed it. It does
+not know the order of things (`demand`) nor what is kept (`cache`).
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Self
+
+from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+
+    from napari_materialize.stages import ChunkKey
+
+__all__ = ["ChunkClaim"]
+
+
+class ChunkClaim:
+    """A wish for one chunk, made by `Engine.claim`; a context manager that releases itself.
+
+    While it is held, the chunk's job is not dropped, and once the chunk is there it is pinned.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import napari_materialize as nm
+    >>> view = nm.open_view(np.arange(12, dtype="u1").reshape(3, 4), chunks=(3, 2))
+    >>> with nm.Engine(slots=1) as engine, engine.claim(view, level=0, index=(0, 1)) as claim:
+    ...     claim.result().tolist()
+    [[2, 3], [6, 7], [10, 11]]
+    """
+
+    def __init__(self, key: ChunkKey, release: Callable[[ChunkClaim], None]) -> None:
+        self.key = key
+        """Which chunk: the stage's identity, the level, and the place in the chunk grid."""
+        self._release = release
+        self._lock = threading.Lock()
+        self._over: threading.Event | None = None
+        self._value: np.ndarray | None = None
+        self._error: BaseException | None = None
+        self._done = False
+        self._released = False
+        self._callbacks: list[Callable[[ChunkClaim], None]] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the chunk is there, or failed."""
+        return self._done
+
+    @property
+    def released(self) -> bool:
+        """Whether the claim was given up."""
+        return self._released
+
+    def result(self, timeout: float | None = None) -> np.ndarray:
+        """Wait for the chunk and return it.
+
+        Parameters
+        ----------
+        timeout : float, optional
+            Seconds to wait; for ever if left out.
+
+        Returns
+        -------
+        numpy.ndarray
+            The chunk's voxels, clipped to the level, read-only.
+
+        Raises
+        ------
+        ChunkError
+            If the chunk could not be read or computed; the cause is attached.
+        ClaimReleased, EngineClosed
+            If the claim was given up or the engine closed before the chunk was there.
+        TimeoutError
+            If it is not there in time; the claim still stands.
+        """
+        with self._lock:
+            if not self._done and self._over is None:
+                self._over = threading.Event()
+            over = self._over
+        if over is not None and not over.wait(timeout):
+            raise TimeoutError(f"chunk {self.key.chunk} of level {self.key.level}: not there yet")
+        if self._value is not None:
+            return self._value
+        raise self._exception()
+
+    def release(self) -> None:
+        """Give the claim up. Doing it twice does nothing."""
+        with self._lock:
+            if self._released:
+                return
+            self._released = True
+        self._release(self)
+        self._finish(None, ClaimReleased("the claim was released before its chunk was there"))
+
+    def add_done_callback(self, callback: Callable[[ChunkClaim], None]) -> None:
+        """Call ``callback(claim)`` once it is over: at once if it is, else in an engine's thread.
+
+        The callback must be short and must not raise.
+        """
+        with self._lock:
+            if not self._done:
+                self._callbacks.append(callback)
+                return
+        callback(self)
+
+    def _finish(self, value: np.ndarray | None, error: BaseException | None) -> None:
+        """Hand the outcome over; only the first one counts. Never called under a lock."""
+        with self._lock:
+            if self._done:
+                return
+            self._value, self._error, self._done = value, error, True
+            over, callbacks = self._over, self._callbacks
+            self._callbacks = []
+        if over is not None:
+            over.set()
+        for callback in callbacks:
+            callback(self)
+
+    def _exception(self) -> BaseException:
+        """Return an exception of its own for each reader, since raising one changes it."""
+        error = self._error
+        if isinstance(error, ChunkError):
+            copy = ChunkError(*error.args)
+            copy.__cause__ = error.__cause__
+            return copy
+        if isinstance(error, (ClaimReleased, EngineClosed)):
+            return type(error)(*error.args)
+        raise AssertionError(f"claim {self.key}: neither a value nor an error")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()

@@ -1,0 +1,485 @@
+"""Who wants a chunk, and which chunk is next. Decides; computes, stores and locks nothing.
+
+A `Queue` holds *jobs* over opaque keys. Everybody who wants a key holds a `Claim` on its job, and
+a job that needs other jobs' results holds claims on those. A job's *rank* is the best of its
+claims' ranks, and a rank is ``(class, priority, level, sequence)``, lowest first:
+
+* class: a job that a client waits for comes before every job that only background work waits for;
+* priority: 0 unless the claimer says otherwise, the same for everybody;
+* level: finest first;
+* sequence: first asked, first served. It is taken when the claim is made and kept.
+
+A claim that a job holds on its inputs has the rank of that job, always, so that inputs inherit
+class and place, and lose them again.
+
+A job is in one of four phases::
+
+    WAITING    asked for; its inputs are not asked for yet
+    BLOCKED    its inputs are asked for and not all there
+    RUNNABLE   nothing is missing but a slot
+    RUNNING    somebody computes it
+
+Every method is plain and synchronous; whoever calls holds whatever lock there is (`engine`). What a
+chunk's bytes are, and whether they are here already, is the business of `cache`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping
+
+__all__ = ["Claim", "Finished", "Phase", "Queue", "Request"]
+
+CLIENT, BACKGROUND = 0, 1
+"""The two classes, in their order."""
+
+PATIENCE = 16
+"""Client jobs that may start ahead of a background job that could run before it gets a turn."""
+
+_COMPACT_AT = 64
+
+type Rank = tuple[int, int, int, int]
+
+
+class Phase(Enum):
+    """Where a job stands; see the module's text."""
+
+    WAITING = "waiting"
+    BLOCKED = "blocked"
+    RUNNABLE = "runnable"
+    RUNNING = "running"
+
+
+@dataclass(frozen=True, slots=True)
+class Request[K: Hashable]:
+    """What the queue has to know of a key to make a job of it.
+
+    Examples
+    --------
+    >>> Request("a", lane="read")
+    Request(key='a', lane='read', level=0, has_inputs=False)
+    """
+
+    key: K
+    """Opaque to the queue."""
+
+    lane: str
+    """Which slots it runs in: one of the lanes the queue was made with."""
+
+    level: int = 0
+    """0 is the finest; lower levels come first."""
+
+    has_inputs: bool = False
+    """Whether it needs other jobs' results before it can run."""
+
+
+class Claim[K: Hashable]:
+    """Somebody's wish for one key. Made by `Queue.claim`, given up by `Queue.release`."""
+
+    __slots__ = ("_number", "_own_rank", "_parent", "job")
+
+    def __init__(
+        self, job: _Job[K], number: int, rank: Rank | None, parent: _Job[K] | None
+    ) -> None:
+        self.job: _Job[K] | None = job
+        self._number = number
+        self._own_rank = rank
+        self._parent = parent
+
+    @property
+    def rank(self) -> Rank:
+        """Class, priority, level and sequence; for an input's claim that of the job it feeds."""
+        if self._parent is not None:
+            return self._parent.rank
+        assert self._own_rank is not None
+        return self._own_rank
+
+    @property
+    def background(self) -> bool:
+        """Whether it is background work's claim, not a client's."""
+        return self.rank[0] == BACKGROUND
+
+
+@dataclass(slots=True, eq=False)
+class _Job[K: Hashable]:
+    request: Request[K]
+    number: int
+    rank: Rank
+    phase: Phase
+    claims: dict[int, Claim[K]] = field(default_factory=dict)
+    inputs: list[Claim[K]] = field(default_factory=list)
+    missing: int = 0
+    bucket: tuple[int, int, int] | None = None
+    """Class, priority and level it was admitted under, until it starts."""
+    slot: tuple[str, int] | None = None
+    """Lane and class it runs under; None for one that runs inside another's slot."""
+
+
+class _Line[K: Hashable]:
+    """Jobs in order of rank: a heap whose outdated entries are skipped and swept now and then."""
+
+    __slots__ = ("_heap", "live", "phase")
+
+    def __init__(self, phase: Phase) -> None:
+        self.phase = phase
+        self.live = 0
+        self._heap: list[tuple[Rank, int, _Job[K]]] = []
+
+    def push(self, job: _Job[K]) -> None:
+        heapq.heappush(self._heap, (job.rank, job.number, job))
+
+    def first(self) -> _Job[K] | None:
+        self._sweep()
+        while self._heap:
+            rank, _, job = self._heap[0]
+            if job.phase is self.phase and job.rank == rank:
+                return job
+            heapq.heappop(self._heap)
+        return None
+
+    def _sweep(self) -> None:
+        """Drop outdated entries all at once when they are most of the heap: O(1) each."""
+        if len(self._heap) > 2 * self.live + _COMPACT_AT:
+            fresh = {
+                job.number: (rank, number, job)
+                for rank, number, job in self._heap
+                if job.phase is self.phase and job.rank == rank
+            }
+            self._heap = list(fresh.values())
+            heapq.heapify(self._heap)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished[K: Hashable]:
+    """Who had waited for a job that is over."""
+
+    claims: tuple[Claim[K], ...]
+    """The claims somebody made directly."""
+
+    parents: tuple[K, ...]
+    """The keys whose jobs had it as an input."""
+
+
+class Queue[K: Hashable]:
+    """Jobs, the claims on them, and their order.
+
+    Parameters
+    ----------
+    lanes : mapping of str to int
+        The slots of each lane: how many jobs may run at a time.
+    patience : int
+        Client jobs that may start ahead of a runnable background job.
+
+    Notes
+    -----
+    `claim`, `release`, `next`, `admit` and `finish` cost O(log n) in the number of waiting jobs,
+    amortised.
+
+    Examples
+    --------
+    >>> queue = Queue({"compute": 1})
+    >>> first = queue.claim(Request("job", "compute"), background=True)
+    >>> second = queue.claim(Request("viewer", "compute"))
+    >>> queue.next("compute")
+    'viewer'
+    >>> queue.next("compute") is None  # one slot
+    True
+    >>> queue.finish("viewer").claims == (second,)
+    True
+    >>> queue.release(first)  # nobody waits for it any more: dropped, never run
+    ['job']
+    """
+
+    def __init__(self, lanes: Mapping[str, int], patience: int = PATIENCE) -> None:
+        if any(slots < 1 for slots in lanes.values()):
+            raise ValueError(f"queue: every lane needs at least one slot, got {dict(lanes)}")
+        self.lanes = dict(lanes)
+        self._patience = patience
+        self._jobs: dict[K, _Job[K]] = {}
+        self._lines: dict[tuple[Phase, str, int], _Line[K]] = {
+            (phase, lane, which): _Line(phase)
+            for phase in (Phase.WAITING, Phase.RUNNABLE)
+            for lane in lanes
+            for which in (CLIENT, BACKGROUND)
+        }
+        self._numbers = itertools.count()
+        self._running: dict[tuple[str, int], int] = dict.fromkeys(
+            ((lane, which) for lane in lanes for which in (CLIENT, BACKGROUND)), 0
+        )
+        self._passed: dict[str, int] = dict.fromkeys(lanes, 0)
+        self._admitted: dict[tuple[str, tuple[int, int, int]], int] = {}
+        self.dropped: dict[tuple[int, int], int] = {}
+        """Jobs dropped unrun, by (class, level)."""
+
+    # ------------------------------------------------------------------ claims
+
+    def claim(
+        self, request: Request[K], *, background: bool = False, priority: int = 0
+    ) -> Claim[K]:
+        """Claim a key; make its job if there is none."""
+        which = BACKGROUND if background else CLIENT
+        rank = (which, priority, request.level, next(self._numbers))
+        return self._claim(request, rank, None)
+
+    def release(self, claim: Claim[K]) -> list[K]:
+        """Give a claim up; return the keys of the jobs that are dropped for it, never to run.
+
+        A running job is not dropped: it finishes, or notices through `wanted`. Releasing twice,
+        or after the job is over, does nothing.
+        """
+        dropped: list[K] = []
+        pending = [claim]
+        while pending:
+            released = pending.pop()
+            job, released.job = released.job, None
+            if job is None:
+                continue
+            del job.claims[released._number]
+            if job.claims:
+                self._rerank(job)
+            elif job.phase is not Phase.RUNNING:
+                self._forget(job)
+                key = (job.rank[0], job.request.level)
+                self.dropped[key] = self.dropped.get(key, 0) + 1
+                dropped.append(job.request.key)
+                pending.extend(job.inputs)
+                job.inputs = []
+        return dropped
+
+    def _claim(self, request: Request[K], rank: Rank | None, parent: _Job[K] | None) -> Claim[K]:
+        job = self._jobs.get(request.key)
+        if job is None:
+            phase = Phase.WAITING if request.has_inputs else Phase.RUNNABLE
+            own = parent.rank if parent is not None else rank
+            assert own is not None
+            job = _Job(request, next(self._numbers), own, phase)
+            self._jobs[request.key] = job
+            self._enter(job)
+        claim = Claim(job, next(self._numbers), rank, parent)
+        job.claims[claim._number] = claim
+        self._rerank(job)
+        return claim
+
+    def _rerank(self, changed: _Job[K]) -> None:
+        """Give a job, and through its claims the jobs it feeds on, the rank its claims have now."""
+        pending = [changed]
+        while pending:
+            job = pending.pop()
+            if not job.claims:
+                continue
+            rank = min(claim.rank for claim in job.claims.values())
+            if rank == job.rank:
+                continue
+            self._leave(job)
+            job.rank = rank
+            self._enter(job)
+            pending.extend(claim.job for claim in job.inputs if claim.job is not None)
+
+    # ------------------------------------------------------------------ lines
+
+    def _line(self, job: _Job[K]) -> _Line[K] | None:
+        return self._lines.get((job.phase, job.request.lane, job.rank[0]))
+
+    def _enter(self, job: _Job[K]) -> None:
+        if job.bucket is not None:
+            self._admit_count(job, +1)
+        line = self._line(job)
+        if line is not None:
+            line.live += 1
+            line.push(job)
+
+    def _leave(self, job: _Job[K]) -> None:
+        if job.bucket is not None:
+            self._admit_count(job, -1)
+        line = self._line(job)
+        if line is not None:
+            line.live -= 1
+
+    def _admit_count(self, job: _Job[K], change: int) -> None:
+        if change > 0:
+            job.bucket = job.rank[:3]
+        assert job.bucket is not None
+        place = (job.request.lane, job.bucket)
+        count = self._admitted.get(place, 0) + change
+        if count:
+            self._admitted[place] = count
+        else:
+            self._admitted.pop(place, None)
+
+    def _move(self, job: _Job[K], phase: Phase) -> None:
+        self._leave(job)
+        job.phase = phase
+        self._enter(job)
+
+    def _forget(self, job: _Job[K]) -> None:
+        self._leave(job)
+        job.bucket = None
+        job.phase = Phase.RUNNING  # no line takes it, and outdated entries are skipped
+        del self._jobs[job.request.key]
+
+    # ------------------------------------------------------------------ inputs
+
+    def admit(self, lane: str) -> K | None:
+        """Return the next waiting key whose inputs should be asked for, or None for now.
+
+        For each class, priority and level at most twice as many jobs as there are slots are
+        let in ahead of their start, so that inputs are read while others compute and never
+        for all that wait. Answer with `expand`.
+        """
+        for which in (CLIENT, BACKGROUND):
+            job = self._lines[Phase.WAITING, lane, which].first()
+            if job is None:
+                continue
+            if self._admitted.get((lane, job.rank[:3]), 0) < 2 * self.lanes[lane]:
+                job.bucket = job.rank[:3]
+                self._admit_count(job, +1)
+                return job.request.key
+        return None
+
+    def expand(self, key: K, missing: Iterable[Request[K]]) -> list[K]:
+        """Claim a waiting job's missing inputs; return those whose own inputs are wanted now.
+
+        The job is BLOCKED until they are over, RUNNABLE at once if none is missing.
+        """
+        job = self._jobs[key]
+        if job.phase is not Phase.WAITING:
+            raise ValueError(f"queue: only a waiting job is expanded, {key!r} is {job.phase.value}")
+        further = []
+        for request in missing:
+            claim = self._claim(request, None, job)
+            job.inputs.append(claim)
+            assert claim.job is not None
+            if claim.job.phase is Phase.WAITING:
+                further.append(request.key)
+        job.missing = len(job.inputs)
+        self._move(job, Phase.BLOCKED if job.missing else Phase.RUNNABLE)
+        return further
+
+    # ------------------------------------------------------------------ running
+
+    def next(self, lane: str) -> K | None:
+        """Start the next job of a lane and return its key; None if none may start now."""
+        client = self._lines[Phase.RUNNABLE, lane, CLIENT].first()
+        background = self._lines[Phase.RUNNABLE, lane, BACKGROUND].first()
+        slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
+        if used + self._running[lane, CLIENT] >= slots:
+            return None
+        if used >= max(1, slots - 1):
+            background = None
+        if client is not None and (background is None or self._passed[lane] < self._patience):
+            job = client
+            if background is not None:
+                self._passed[lane] += 1
+        elif background is not None:
+            job = background
+            self._passed[lane] = 0
+        else:
+            return None
+        job.slot = (lane, job.rank[0])
+        self._running[job.slot] += 1
+        self._start(job)
+        return job.request.key
+
+    def join(self, request: Request[K]) -> bool:
+        """Let a key run inside the slot of a job that computes it as well.
+
+        Returns
+        -------
+        bool
+            False if it runs already, and is not to be computed by the caller.
+        """
+        job = self._jobs.get(request.key)
+        if job is None:
+            number = next(self._numbers)
+            rank = (BACKGROUND, 0, request.level, number)
+            self._jobs[request.key] = _Job(request, number, rank, Phase.RUNNING)
+            return True
+        if job.phase is Phase.RUNNING:
+            return False
+        self._start(job)
+        return True
+
+    def _start(self, job: _Job[K]) -> None:
+        self._leave(job)
+        job.bucket = None
+        job.phase = Phase.RUNNING
+
+    def drop_inputs(self, key: K) -> list[K]:
+        """Give up the claims a running job still has on its inputs; return the dropped keys."""
+        job = self._jobs[key]
+        inputs, job.inputs = job.inputs, []
+        return [dropped for claim in inputs for dropped in self.release(claim)]
+
+    def finish(self, key: K) -> Finished[K]:
+        """Take a running job out, done or failed; return who had waited for it.
+
+        Jobs that had it as an input are one input closer, and RUNNABLE after the last.
+        """
+        job = self._end(key)
+        del self._jobs[key]
+        direct: list[Claim[K]] = []
+        parents: list[K] = []
+        for claim in job.claims.values():
+            claim.job = None
+            parent = claim._parent
+            if parent is None:
+                direct.append(claim)
+                continue
+            parents.append(parent.request.key)
+            parent.missing -= 1
+            parent.inputs.remove(claim)
+            if parent.missing == 0 and parent.phase is Phase.BLOCKED:
+                self._move(parent, Phase.RUNNABLE)
+        return Finished(tuple(direct), tuple(parents))
+
+    def restart(self, key: K) -> None:
+        """Put a running job back in line: it was abandoned, and somebody wants it after all."""
+        job = self._end(key)
+        job.phase = Phase.WAITING if job.request.has_inputs else Phase.RUNNABLE
+        job.rank = min(claim.rank for claim in job.claims.values())
+        self._enter(job)
+
+    def _end(self, key: K) -> _Job[K]:
+        job = self._jobs[key]
+        if job.phase is not Phase.RUNNING:
+            raise ValueError(f"queue: only a running job ends, {key!r} is {job.phase.value}")
+        if job.slot is not None:
+            self._running[job.slot] -= 1
+            job.slot = None
+        return job
+
+    # ------------------------------------------------------------------ looking
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._jobs
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def wanted(self, key: K) -> bool:
+        """Whether anybody holds a claim on a key."""
+        job = self._jobs.get(key)
+        return job is not None and bool(job.claims)
+
+    def phase(self, key: K) -> Phase | None:
+        """Return where the key's job stands; None if it has none."""
+        job = self._jobs.get(key)
+        return None if job is None else job.phase
+
+    def background(self, key: K) -> bool:
+        """Whether only background work waits for a key's job."""
+        return self._jobs[key].rank[0] == BACKGROUND
+
+    def counts(self) -> dict[tuple[Phase, int, int], int]:
+        """Count the jobs by (phase, class, level)."""
+        counts: dict[tuple[Phase, int, int], int] = {}
+        for job in self._jobs.values():
+            place = (job.phase, job.rank[0], job.request.level)
+            counts[place] = counts.get(place, 0) + 1
+        return counts

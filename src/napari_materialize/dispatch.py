@@ -1,0 +1,341 @@
+"""Where a view, the queue and the cache meet: what a claim, a start and an end mean for each.
+
+A `Dispatch` is plain, synchronous and unlocked, like the two it drives. It returns what should be
+run, and who should be told what; the engine, which has the lock and the threads, does so. So every
+interleaving of claims, releases, starts and ends can be tried as plain calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, NamedTuple
+
+from napari_materialize.cache import ChunkCache, ChunkState, Pool
+from napari_materialize.demand import Queue, Request
+from napari_materialize.stages import ChunkKey
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Iterable, Mapping, Sequence
+
+    import numpy as np
+
+    from napari_materialize.claims import ChunkClaim
+    from napari_materialize.demand import Claim
+    from napari_materialize.geometry import Index
+    from napari_materialize.stages import Stage
+
+__all__ = ["COMPUTE", "READ", "Dispatch", "Outcome", "Start"]
+
+READ, COMPUTE = "read", "compute"
+"""The lanes: reading a source never holds a slot of the other."""
+
+
+class Start(NamedTuple):
+    """One computation that begins now."""
+
+    stage: Stage
+    """Who computes."""
+
+    members: tuple[ChunkKey, ...]
+    """The chunks it yields, the one it was started for first."""
+
+    background: bool
+    """Whether only background work waits for it, as of now."""
+
+
+class Outcome(NamedTuple):
+    """What to tell the holder of a claim."""
+
+    claim: ChunkClaim
+    value: np.ndarray | None
+    error: BaseException | None
+
+
+@dataclass(slots=True)
+class _Job:
+    """What has to be known of a chunk that is asked for and not there yet."""
+
+    stage: Stage
+    pinned: list[ChunkKey] = field(default_factory=list)
+    """Inputs that are READY and held for it."""
+    failed: list[ChunkKey] = field(default_factory=list)
+    """Inputs that failed."""
+
+
+class Dispatch:
+    """Drives one queue and one cache.
+
+    Parameters
+    ----------
+    lanes : mapping of str to int
+        Slots of the lanes ``read`` and ``compute``.
+    budgets : mapping of Pool to int
+        Bytes per pool.
+    """
+
+    def __init__(self, lanes: Mapping[str, int], budgets: Mapping[Pool, int]) -> None:
+        self.queue: Queue[ChunkKey] = Queue(lanes)
+        self.cache: ChunkCache[ChunkKey] = ChunkCache(budgets)
+        self.hits = 0
+        """Claims on chunks that were there."""
+        self.misses = 0
+        """Claims on chunks that were not."""
+        self._jobs: dict[ChunkKey, _Job] = {}
+        self._claims: dict[Claim[ChunkKey], ChunkClaim] = {}
+        self._tickets: dict[ChunkClaim, Claim[ChunkKey] | None] = {}
+        self._cancels: dict[threading.Event, set[ChunkClaim]] = {}
+
+    # ------------------------------------------------------------------ claims
+
+    def claim(
+        self,
+        claim: ChunkClaim,
+        stage: Stage,
+        *,
+        background: bool,
+        priority: int = 0,
+        cancel: threading.Event | None = None,
+    ) -> Outcome | None:
+        """Take a claim; return its outcome if there is one already."""
+        key, pool = claim.key, Pool.NONE if background else Pool.CHUNKS
+        if cancel is not None:
+            self._cancels.setdefault(cancel, set()).add(claim)
+        state = self.cache.state(key)
+        if state is ChunkState.FAILED:
+            return Outcome(claim, None, self.cache.error(key))
+        if state is ChunkState.READY:
+            self.hits += 1
+            self.cache.pin(key)
+            self.cache.keep(key, pool)
+            self._tickets[claim] = None
+            return Outcome(claim, self.cache.get(key), None)
+        self.misses += 1
+        if state in (ChunkState.NEW, ChunkState.EVICTED):
+            self.cache.request(key, pool)
+        self._ask(claim, stage, background, priority, pool)
+        return None
+
+    def release(self, claim: ChunkClaim) -> None:
+        """Take a claim back: unpin what was held for it, drop what nobody waits for any more."""
+        for claims in self._cancels.values():
+            claims.discard(claim)
+        if claim not in self._tickets:
+            return
+        ticket = self._tickets.pop(claim)
+        if ticket is None:
+            self.cache.unpin(claim.key)
+            return
+        self._claims.pop(ticket, None)
+        self._drop(self.queue.release(ticket))
+
+    def retry(self, claim: ChunkClaim, stage: Stage) -> None:
+        """Put a failed chunk, for a client's claim, back in line, and its failed inputs.
+
+        Raises
+        ------
+        TransitionError
+            If the chunk did not fail.
+        """
+        self.cache.retry(claim.key)
+        self._forgive_inputs(stage, claim.key)
+        self._ask(claim, stage, False, 0, Pool.CHUNKS)
+
+    def take_all(self) -> list[ChunkClaim]:
+        """Forget every claim; return those that still waited."""
+        waiting = [claim for claim, ticket in self._tickets.items() if ticket is not None]
+        self._tickets.clear()
+        self._claims.clear()
+        self._cancels.clear()
+        return waiting
+
+    def _ask(
+        self, claim: ChunkClaim, stage: Stage, background: bool, priority: int, pool: Pool
+    ) -> None:
+        self.cache.keep(claim.key, pool)
+        self._jobs.setdefault(claim.key, _Job(stage))
+        request = _request(stage, claim.key)
+        ticket = self.queue.claim(request, background=background, priority=priority)
+        self._claims[ticket] = claim
+        self._tickets[claim] = ticket
+
+    def _drop(self, keys: Iterable[ChunkKey]) -> None:
+        for key in keys:
+            self.cache.abandon(key, "the last claim was released before it ran")
+            for part in self._jobs.pop(key).pinned:
+                self.cache.unpin(part)
+
+    def _forgive_inputs(self, stage: Stage, key: ChunkKey) -> None:
+        """Let failed inputs be asked for again, by the chunk that needs them."""
+        if stage.previous is None:
+            return
+        for index in stage.inputs(key.level, key.chunk):
+            part = ChunkKey(stage.previous.identity, key.level, index)
+            if self.cache.state(part) is ChunkState.FAILED:
+                self.cache.retry(part)
+                self.cache.abandon(part, "asked for again by the chunk that needs it")
+                self._forgive_inputs(stage.previous, part)
+
+    def _give_up_cancelled(self) -> None:
+        for event, claims in list(self._cancels.items()):
+            if event.is_set():
+                for claim in list(claims):
+                    self.release(claim)
+            if not claims:
+                del self._cancels[event]
+
+    # ------------------------------------------------------------------ starting
+
+    def start(self) -> list[Start]:
+        """Start whatever may start now."""
+        starts: list[Start] = []
+        self._give_up_cancelled()
+        before = -1
+        while before != len(starts):
+            before = len(starts)
+            while (key := self.queue.admit(COMPUTE)) is not None:
+                self._expand(key)
+            for lane in (READ, COMPUTE):
+                while (key := self.queue.next(lane)) is not None:
+                    starts.append(self._begin(key))
+        return starts
+
+    def wanted(self, members: Sequence[ChunkKey]) -> bool:
+        """Whether anybody still waits for one of them."""
+        self._give_up_cancelled()
+        return any(map(self.queue.wanted, members))
+
+    def inputs(self, key: ChunkKey) -> dict[Index, np.ndarray]:
+        """Return the voxels of a started chunk's inputs.
+
+        Raises
+        ------
+        ChunkError
+            If one of them failed.
+        """
+        job = self._jobs[key]
+        for part in job.failed:
+            error = self.cache.error(part)
+            if error is not None:
+                raise error
+        return {part.chunk: self.cache.get(part) for part in job.pinned}
+
+    def _expand(self, key: ChunkKey) -> None:
+        """Ask for a chunk's inputs, and for theirs."""
+        pending = [key]
+        while pending:
+            key = pending.pop()
+            job = self._jobs[key]
+            previous = job.stage.previous
+            assert previous is not None
+            missing = []
+            for index in job.stage.inputs(key.level, key.chunk):
+                part = ChunkKey(previous.identity, key.level, index)
+                request = self._need(job, previous, part)
+                if request is not None:
+                    missing.append(request)
+            pending.extend(self.queue.expand(key, missing))
+
+    def _need(self, job: _Job, stage: Stage, part: ChunkKey) -> Request[ChunkKey] | None:
+        """Hold an input for a job, or return what to ask for."""
+        pool = Pool.INPUTS if stage.previous is None else Pool.STAGES
+        state = self.cache.state(part)
+        if state is ChunkState.READY:
+            self.cache.pin(part)
+            self.cache.keep(part, pool)
+            job.pinned.append(part)
+            return None
+        if state is ChunkState.FAILED:
+            job.failed.append(part)
+            return None
+        if state in (ChunkState.NEW, ChunkState.EVICTED):
+            self.cache.request(part, pool, "an input")
+        self.cache.keep(part, pool)
+        self._jobs.setdefault(part, _Job(stage))
+        return _request(stage, part)
+
+    def _begin(self, key: ChunkKey) -> Start:
+        """Take a started job, and what is computed along with it, to LOADING."""
+        stage = self._jobs[key].stage
+        background = self.queue.background(key)
+        self.cache.start(key)
+        members = [key]
+        for index in stage.together(key.level, key.chunk):
+            other = ChunkKey(key.stage, key.level, index)
+            if other != key and self._join(stage, other):
+                members.append(other)
+        return Start(stage, tuple(members), background)
+
+    def _join(self, stage: Stage, key: ChunkKey) -> bool:
+        """Let a chunk be made by another's computation, unless it is there or being made."""
+        state, reason = self.cache.state(key), "computed along with another"
+        if state in (ChunkState.NEW, ChunkState.EVICTED):
+            self.cache.request(key, Pool.STAGES, reason)
+        elif state is not ChunkState.QUEUED:
+            return False
+        self.queue.join(_request(stage, key))
+        self._drop(self.queue.drop_inputs(key))
+        job = self._jobs.setdefault(key, _Job(stage))
+        self._unpin_inputs(job)
+        self.cache.start(key, reason)
+        return True
+
+    # ------------------------------------------------------------------ ending
+
+    def finish(
+        self,
+        members: Sequence[ChunkKey],
+        results: Mapping[Index, np.ndarray] | None,
+        error: BaseException | None,
+    ) -> list[Outcome]:
+        """End a computation with results, with an error, or with neither if it was abandoned."""
+        outcomes: list[Outcome] = []
+        for key in members:
+            self._unpin_inputs(self._jobs[key])
+            if results is None and error is None:
+                self._abandon(key)
+            else:
+                outcomes += self._end(key, None if results is None else results[key.chunk], error)
+        return outcomes
+
+    def _unpin_inputs(self, job: _Job) -> None:
+        for part in job.pinned:
+            self.cache.unpin(part)
+        job.pinned.clear()
+        job.failed.clear()
+
+    def _abandon(self, key: ChunkKey) -> None:
+        pool = self.cache.pool(key)
+        self.cache.abandon(key)
+        if self.queue.wanted(key):  # somebody asked between the op's look and now
+            self.cache.request(key, pool, "asked for again")
+            self.queue.restart(key)
+        else:
+            self.queue.finish(key)
+            del self._jobs[key]
+
+    def _end(
+        self, key: ChunkKey, value: np.ndarray | None, error: BaseException | None
+    ) -> list[Outcome]:
+        over = self.queue.finish(key)
+        del self._jobs[key]
+        if error is not None:
+            self.cache.fail(key, error)
+        else:
+            self.cache.fulfil(key, value, pins=len(over.claims) + len(over.parents))
+        for parent in over.parents:
+            job = self._jobs[parent]
+            (job.pinned if error is None else job.failed).append(key)
+        outcomes: list[Outcome] = []
+        for ticket in over.claims:
+            claim = self._claims.pop(ticket)
+            if error is None:
+                self._tickets[claim] = None
+            else:
+                del self._tickets[claim]
+            outcomes.append(Outcome(claim, value, error))
+        return outcomes
+
+
+def _request(stage: Stage, key: ChunkKey) -> Request[ChunkKey]:
+    return Request(key, stage.lane, key.level, has_inputs=stage.previous is not None)

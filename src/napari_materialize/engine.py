@@ -1,0 +1,416 @@
+"""The engine: where a view, the queue and the cache meet. The only lock, the only owner of threads.
+
+The lock is held while `demand.Queue` and `cache.ChunkCache` are asked and told things, and never
+while something is computed, read, written or called back.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+import traceback
+from functools import partial
+from typing import TYPE_CHECKING, Any, Self
+
+from napari_materialize.cache import MIB, ChunkState, Event, Pool
+from napari_materialize.claims import ChunkClaim
+from napari_materialize.demand import Phase
+from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
+from napari_materialize.errors import ChunkError, EngineClosed, OptionError
+from napari_materialize.ops import Abandoned
+from napari_materialize.recipe import open_view
+from napari_materialize.workers import DaemonWorkers, Workers
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import numpy as np
+
+    from napari_materialize.geometry import Index
+    from napari_materialize.job import Materialized, Where
+    from napari_materialize.reader import ViewArray
+    from napari_materialize.stages import Boundary, ChunkKey, Stage
+    from napari_materialize.view import View
+
+__all__ = ["Engine"]
+
+BACKGROUND, WRITE = "background", "write"
+"""Lanes of threads beside the queue's: background computation has threads of its own, and so has
+encoding and storing."""
+
+
+class Engine:
+    """Computes the chunks of views, for viewers and jobs at once, each chunk once.
+
+    Parameters
+    ----------
+    slots : int, optional
+        Computations at a time; the number of cores plus one by default, since one is kept free of
+        background work.
+    readers : int, optional
+        Source chunks read at a time, apart from the slots; as many as slots, at least 2, at most 8.
+    chunk_bytes, stage_bytes, input_bytes : int
+        Budgets: chunks a client asked for (256 MiB), kept outputs of stages (512 MiB), decoded
+        source chunks (128 MiB).
+    nice : int
+        How much lower than a client's the operating system ranks background work's threads, 0 to 19
+        (on Linux; elsewhere it has no effect).
+    workers : Workers, optional
+        What runs the work; daemon threads by default. A test may hand in `ManualWorkers`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import napari_materialize as nm
+    >>> view = nm.open_view(np.arange(12, dtype="u1").reshape(3, 4), ops=["threshold:low=5"])
+    >>> with nm.Engine(slots=2) as engine:
+    ...     engine.array(view, level=0)[1]
+    array([0, 1, 1, 1], dtype=uint8)
+    """
+
+    def __init__(
+        self,
+        slots: int | None = None,
+        *,
+        readers: int | None = None,
+        chunk_bytes: int = 256 * MIB,
+        stage_bytes: int = 512 * MIB,
+        input_bytes: int = 128 * MIB,
+        nice: int = 19,
+        workers: Workers | None = None,
+    ) -> None:
+        cores = os.cpu_count() or 1
+        self.slots = cores + 1 if slots is None else slots
+        readers = min(8, max(2, self.slots)) if readers is None else readers
+        for name, value in (("slots", self.slots), ("readers", readers)):
+            if value < 1:
+                raise OptionError(f"engine: {name} must be at least 1, got {value}")
+        budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
+        self._lock = threading.Lock()
+        self._dispatch = Dispatch({COMPUTE: self.slots, READ: readers}, budgets)
+        self._seconds = {READ: 0.0, COMPUTE: 0.0}
+        self._counts = {READ: 0, COMPUTE: 0, "failures": 0}
+        self._closed = False
+        lanes = {READ: readers, COMPUTE: self.slots, BACKGROUND: self.slots, WRITE: max(2, cores)}
+        self._workers: Workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
+
+    # ------------------------------------------------------------------ asking
+
+    def claim(
+        self,
+        view: View,
+        level: int,
+        index: Sequence[int],
+        *,
+        background: bool = False,
+        priority: int = 0,
+        cancel: threading.Event | None = None,
+    ) -> ChunkClaim:
+        """Ask for one chunk.
+
+        Parameters
+        ----------
+        view : View
+            Whose chunk.
+        level : int
+            0 is the finest.
+        index : sequence of int
+            The chunk's place in the level's grid, one number per axis.
+        background : bool
+            Whether the claim is background work's, which gives way to every client.
+        priority : int
+            Within its class a lower number comes first, before the level counts.
+        cancel : threading.Event, optional
+            Once it is set the claim counts as given up.
+
+        Returns
+        -------
+        ChunkClaim
+            Hold it until the chunk is used, then release it.
+
+        Raises
+        ------
+        LevelError, IndexError
+            If there is no such level or chunk.
+        EngineClosed
+            If the engine is closed.
+        """
+        key = view.key(level, index)
+        claim = ChunkClaim(key, self._release)
+        with self._lock:
+            self._check_open()
+            outcome = self._dispatch.claim(
+                claim, view.stages[-1], background=background, priority=priority, cancel=cancel
+            )
+            starts = self._start()
+        self._hand_over([] if outcome is None else [outcome], starts)
+        return claim
+
+    def array(self, view: View, level: int = 0) -> ViewArray:
+        """Return a reader of one level, indexed like a numpy array; every read is exact.
+
+        Reading makes client claims and waits for them. See `napari_materialize.reader.ViewArray`.
+        """
+        from napari_materialize.reader import ViewArray
+
+        return ViewArray(self, view, level)
+
+    def materialize(self, view: View, where: Where, **options: Any) -> Materialized:
+        """Compute a box of a view and write it to a store as OME-Zarr.
+
+        Parameters
+        ----------
+        view : View
+            What to compute.
+        where : path, URL or WritableStore
+            Where to write.
+        **options
+            The fields of `napari_materialize.job.Options`: ``levels``, ``box``, ``box_level``,
+            ``extent``, ``format``, ``compression``, ``skip_empty``, ``existing``, ``on_error``,
+            ``concurrency``, ``cancel``, ``on_progress``, ``attributes``, and others.
+
+        Returns
+        -------
+        Materialized
+            What was done.
+
+        Raises
+        ------
+        InputError
+            If something asked for cannot be done; nothing was created.
+        ChunkError
+            If a chunk failed and ``on_error`` is ``raise``.
+        EngineClosed
+            If the engine is closed, or was closed meanwhile.
+        """
+        from napari_materialize.job import materialize
+
+        with self._lock:
+            self._check_open()
+        return materialize(self, view, where, **options)
+
+    def run_writer(self, work: Callable[[], None]) -> None:
+        """Run work that encodes and stores in the engine's threads for it, which take no slots."""
+        self._workers.submit(WRITE, work)
+
+    def retry(self, view: View, level: int, index: Sequence[int]) -> None:
+        """Compute a failed chunk once more, and those of its inputs that failed.
+
+        Raises
+        ------
+        TransitionError
+            If the chunk did not fail.
+        """
+        key = view.key(level, index)
+        claim = ChunkClaim(key, self._release)
+        with self._lock:
+            self._check_open()
+            self._dispatch.retry(claim, view.stages[-1])
+            starts = self._start()
+        self._hand_over([], starts)
+        claim.add_done_callback(ChunkClaim.release)
+
+    # ------------------------------------------------------------------ looking
+
+    def state(self, view: View, level: int, index: Sequence[int]) -> ChunkState:
+        """Return the state of one of the view's chunks."""
+        key = view.key(level, index)
+        with self._lock:
+            return self._dispatch.cache.state(key)
+
+    def peek(self, view: View, level: int, index: Sequence[int]) -> np.ndarray | None:
+        """Return a chunk if it is READY, asking for nothing; else None."""
+        key = view.key(level, index)
+        with self._lock:
+            value: np.ndarray | None = self._dispatch.cache.peek(key)
+            return value
+
+    def resident(self, view: View) -> list[tuple[int, Index]]:
+        """Return the (level, index) of the view's own chunks that are READY, in order."""
+        with self._lock:
+            keys = self._dispatch.cache.resident()
+        return sorted((key.level, key.chunk) for key in keys if key.stage == view.identity)
+
+    def events(self, view: View | None = None) -> list[Event[ChunkKey]]:
+        """Return the last changes of state, oldest first; of one view's own chunks if given."""
+        with self._lock:
+            events = self._dispatch.cache.events()
+        return [e for e in events if view is None or e.key.stage == view.identity]
+
+    def stats(self) -> dict[str, Any]:
+        """Return counts of what waits, runs, was dropped, found, computed and is held, as JSON."""
+        with self._lock:
+            queue, cache = self._dispatch.queue, self._dispatch.cache
+            jobs, dropped = queue.counts(), dict(queue.dropped)
+            pools = {pool.name.lower(): cache.bytes(pool) for pool in Pool}
+            states, evictions = cache.counts(), cache.evictions
+            hits, misses = self._dispatch.hits, self._dispatch.misses
+            counts, seconds = dict(self._counts), dict(self._seconds)
+        running = {k: n for k, n in jobs.items() if k[0] is Phase.RUNNING}
+        waiting = {k: n for k, n in jobs.items() if k[0] is not Phase.RUNNING}
+        return {
+            "waiting": _by_class(waiting),
+            "running": _by_class(running),
+            "dropped": _by_class({(Phase.WAITING, *place): n for place, n in dropped.items()}),
+            "hits": hits,
+            "misses": misses,
+            "read": counts[READ],
+            "computed": counts[COMPUTE],
+            "failures": counts["failures"],
+            "evictions": evictions,
+            "states": {state.value: n for state, n in states.items()},
+            "bytes": pools,
+            "seconds": seconds,
+        }
+
+    # ------------------------------------------------------------------ ending
+
+    def close(self) -> None:
+        """End the engine: whoever waits gets `EngineClosed`; what runs is not waited for."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            waiting = self._dispatch.take_all()
+        self._workers.close()
+        for claim in waiting:
+            claim._finish(None, EngineClosed("the engine was closed before the chunk was there"))
+
+    @property
+    def closed(self) -> bool:
+        """Whether the engine was closed."""
+        return self._closed
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise EngineClosed("the engine is closed; make a new one")
+
+    # ------------------------------------------------------------------ inside
+
+    def _release(self, claim: ChunkClaim) -> None:
+        """Take a claim back; called by `ChunkClaim.release`."""
+        with self._lock:
+            self._dispatch.release(claim)
+            starts = self._start()
+        self._hand_over([], starts)
+
+    def _start(self) -> list[Start]:
+        return [] if self._closed else self._dispatch.start()
+
+    def _hand_over(self, outcomes: Sequence[Outcome], starts: Sequence[Start]) -> None:
+        """Run what started and tell who waited; without the lock."""
+        for start in starts:
+            lane = start.stage.lane
+            if lane == COMPUTE and start.background:
+                lane = BACKGROUND
+            self._workers.submit(lane, partial(self._run, start))
+        for claim, value, error in outcomes:
+            claim._finish(value, error)
+
+    def _run(self, start: Start) -> None:
+        """Compute or read; in a worker."""
+        if self._closed:
+            return
+        stage, key = start.stage, start.members[0]
+
+        def abandoned() -> bool:
+            with self._lock:
+                return not self._dispatch.wanted(start.members)
+
+        began = time.perf_counter()
+        results: dict[Index, np.ndarray] | None = None
+        error: BaseException | None = None
+        try:
+            if abandoned():
+                raise Abandoned
+            with self._lock:
+                inputs = self._dispatch.inputs(key)
+            results = stage.compute(key.level, key.chunk, inputs, abandoned)
+        except Abandoned:
+            pass
+        except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
+            error = _failure(stage, key, cause)
+        seconds = time.perf_counter() - began
+        with self._lock:
+            if self._closed:
+                return
+            self._seconds[stage.lane] += seconds
+            self._counts[stage.lane] += results is not None
+            self._counts["failures"] += error is not None
+            outcomes = self._dispatch.finish(start.members, results, error)
+            starts = self._start()
+        self._hand_over(outcomes, starts)
+
+
+def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:
+    """Say which chunk failed and why; the traceback is kept, the voxels in its frames are not."""
+    if isinstance(cause, ChunkError) and cause.__cause__ is not None:
+        reason, cause = str(cause), cause.__cause__
+    else:
+        reason = f"{type(cause).__name__}: {cause}"
+    traceback.clear_frames(cause.__traceback__)
+    error = ChunkError(f"chunk {key.chunk} of level {key.level} ({stage.title}) failed: {reason}")
+    error.__cause__ = cause
+    return error
+
+
+def _by_class(counts: dict[tuple[Phase, int, int], int]) -> dict[str, dict[int, int]]:
+    """Sum counts into ``{"client": {level: n}, "background": {level: n}}``."""
+    table: dict[str, dict[int, int]] = {"client": {}, "background": {}}
+    for (_, which, level), count in counts.items():
+        row = table["background" if which else "client"]
+        row[level] = row.get(level, 0) + count
+    return table
+
+
+def materialize(
+    source: Any,
+    where: Where,
+    ops: Any = (),
+    *,
+    slots: int | None = None,
+    boundary: Boundary = "edge",
+    **options: Any,
+) -> Materialized:
+    """Open a source, write a box of it through a chain of ops, and close: all in one call.
+
+    Parameters
+    ----------
+    source : View, path, array, list of arrays, or napari layer
+        What to compute from; see `napari_materialize.open_view`.
+    where : path, URL or WritableStore
+        Where to write.
+    ops : op or sequence of ops
+        As `napari_materialize.open_view` takes them.
+    slots : int, optional
+        Computations at a time; see `Engine`.
+    boundary : {"edge", "zeros"}
+        What lies past the volume's edge.
+    **options
+        As `Engine.materialize` takes them.
+
+    Returns
+    -------
+    Materialized
+        What was done.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import napari_materialize as nm
+    >>> store = nm.MemoryStore()
+    >>> done = nm.materialize(np.arange(12).reshape(3, 4), store, ops=["threshold:low=5"])
+    >>> done.chunks, done.written, sorted(store.files)[:3]
+    (1, 1, ['.zattrs', '.zgroup', '.zmetadata'])
+    """
+    # the view's own boundary stands when one is handed in
+    view = open_view(source, ops, boundary=boundary)
+    with Engine(slots, nice=0) as engine:
+        return engine.materialize(view, where, **options)

@@ -1,0 +1,215 @@
+"""The serialisable description of a view and a job, and the text a person writes for it.
+
+Owns what a user typed (``name:key=value``, ``lo:hi``) and what a record says; it opens views from
+either. What an op's parameters mean is the registry's business (`ops`), what a box may be the
+plan's (`plan`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from napari_materialize.errors import BoxError, OpError, OptionError
+from napari_materialize.geometry import Box
+from napari_materialize.ops import Op, create
+from napari_materialize.sources import open_source
+from napari_materialize.view import View
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from napari_materialize.arrays import Axis, Kind
+    from napari_materialize.stages import Boundary
+
+__all__ = ["op_text", "open_view", "parse_box", "parse_op", "parse_world_box", "view_record"]
+
+type OpLike = Op | str | tuple[str, Mapping[str, Any]]
+
+
+def parse_op(text: str) -> Op:
+    """Return the op that ``name:key=value,key=value`` describes.
+
+    A piece between commas that has no ``=`` belongs to the value before it, so that a value may be
+    a list: ``gaussian:sigma=1,2,2``.
+
+    Raises
+    ------
+    OpError
+        If there is no such op, or a parameter is unknown, missing, twice there, or wrong.
+
+    Examples
+    --------
+    >>> parse_op("threshold:low=10,high=20")
+    Threshold(low=10, high=20)
+    """
+    name, _, rest = text.strip().partition(":")
+    if not name:
+        raise OpError(f"op {text!r}: a name comes first, as in threshold:low=120")
+    parameters: dict[str, str] = {}
+    last = None
+    for piece in rest.split(",") if rest else ():
+        key, equals, value = piece.partition("=")
+        key = key.strip()
+        if equals and key:
+            if key in parameters:
+                raise OpError(f"op {name}: parameter {key} is given twice in {text!r}; drop one")
+            parameters[key], last = value.strip(), key
+        elif last is not None and not equals:
+            parameters[last] += f",{piece.strip()}"
+        else:
+            raise OpError(f"op {name}: parameters are written key=value, got {piece!r} in {text!r}")
+    return create(name, parameters)
+
+
+def op_text(op: Op) -> str:
+    """Return the text that `parse_op` makes the same op of, defaults included.
+
+    Examples
+    --------
+    >>> op_text(parse_op("gaussian:sigma=1,2,2"))
+    'gaussian:sigma=1.0,2.0,2.0'
+    """
+    pieces = []
+    for key, value in op.parameters.items():
+        if value is not None:
+            values = value if isinstance(value, list) else [value]
+            pieces.append(f"{key}={','.join(map(str, values))}")
+    return f"{op.name}:{','.join(pieces)}" if pieces else op.name
+
+
+def _corners(text: str, kind: type[int] | type[float]) -> tuple[list[Any], list[Any]]:
+    low, colon, high = text.partition(":")
+    what = "whole numbers" if kind is int else "numbers"
+    try:
+        if not colon:
+            raise ValueError("no colon")
+        return [kind(v) for v in low.split(",")], [kind(v) for v in high.split(",")]
+    except ValueError as error:
+        raise BoxError(
+            f"box {text!r}: two corners of {what} are expected, as in 40,60,80:140,190,230"
+        ) from error
+
+
+def parse_box(text: str) -> Box:
+    """Return the voxel box that ``lo:hi`` describes, ``z,y,x:z,y,x``, half open.
+
+    Examples
+    --------
+    >>> parse_box("40,60:140,190")
+    Box(start=(40, 60), stop=(140, 190))
+    """
+    return Box(*map(tuple, _corners(text, int)))
+
+
+def parse_world_box(text: str) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return the two corners of the world box that ``lo:hi`` describes.
+
+    Examples
+    --------
+    >>> parse_world_box("0.5,1:2,3.25")
+    ((0.5, 1.0), (2.0, 3.25))
+    """
+    low, high = _corners(text, float)
+    return tuple(low), tuple(high)
+
+
+def open_view(
+    source: Any,
+    ops: OpLike | Iterable[OpLike] = (),
+    *,
+    boundary: Boundary = "edge",
+    chunks: Sequence[int] | None = None,
+    scale: Sequence[float] | None = None,
+    translation: Sequence[float] | None = None,
+    units: str | Sequence[str | None] | None = None,
+    axes: str | Sequence[str | Axis] | None = None,
+    kind: Kind | None = None,
+    name: str | None = None,
+) -> View:
+    """Open a view: a source through a chain of ops, not computed yet.
+
+    Parameters
+    ----------
+    source : path, URL, array, list of arrays, napari layer, or View
+        What to read. A view goes on where it ends. A list of arrays is a multiscale image, finest
+        first.
+    ops : op or sequence of ops
+        In order. Each an op, text such as ``"gaussian:sigma=1.5"``, or ``(name, parameters)``.
+    boundary : {"edge", "zeros"}
+        What an op with a halo sees past the volume's edge: the outermost voxels repeated, or
+        zeros.
+    chunks, scale, translation, units, axes, kind, name
+        What the source does not say, or says wrongly; scale and translation are the finest
+        level's, in world units, C order.
+
+    Returns
+    -------
+    View
+        Its levels are known; nothing was read but metadata.
+
+    Raises
+    ------
+    SourceError
+        If the source is not there, is not an image, or cannot be read.
+    OpError, ModelError
+        If an op does not exist, has wrong parameters, or does not fit.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> view = open_view(np.zeros((64, 64), "u1"), ops=["gaussian:sigma=1.5", "threshold:low=120"])
+    >>> view.levels[0].shape, view.kind
+    ((64, 64), 'mask')
+    """
+    chain = [_op(op) for op in _listed(ops)]
+    if isinstance(source, View):
+        described = (chunks, scale, translation, units, axes, kind, name)
+        if any(value is not None for value in described):
+            raise OptionError(
+                "chunks, scale, translation, units, axes, kind and name are what the view says; "
+                "leave them out, or give them where the view is opened"
+            )
+        return source.then(chain)
+    opened = open_source(
+        source,
+        chunks=chunks,
+        scale=scale,
+        translation=translation,
+        units=units,
+        axes=axes,
+        kind=kind,
+        name=name,
+    )
+    return View.of(opened, chain, boundary=boundary)
+
+
+def _listed(ops: OpLike | Iterable[OpLike]) -> list[OpLike]:
+    if isinstance(ops, Op | str) or (
+        isinstance(ops, tuple)
+        and len(ops) == 2
+        and isinstance(ops[0], str)
+        and isinstance(ops[1], Mapping)
+    ):
+        return [ops]
+    return list(ops)
+
+
+def _op(op: OpLike) -> Op:
+    if isinstance(op, Op):
+        return op
+    if isinstance(op, str):
+        return parse_op(op)
+    if isinstance(op, tuple) and len(op) == 2:
+        return create(op[0], op[1])
+    raise OpError(f"op: an op, a text, or a name with parameters is expected, got {op!r}")
+
+
+def view_record(view: View) -> dict[str, Any]:
+    """Return what a result says of the view it was computed from, as JSON, without credentials."""
+    return {
+        "source": dict(view.source.record),
+        "ops": [dict(op.record) for op in view.ops],
+        "boundary": view.boundary,
+        "identity": view.identity if view.stable else None,
+    }

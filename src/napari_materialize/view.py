@@ -1,0 +1,167 @@
+"""What a chunk would be: a source and a chain of ops, cut into stages. Pure description.
+
+A `View` is a multiscale image that nobody has computed yet: a line of stages. The first is the
+source. Each further one is a run of ops that are computed together on one block, read once with
+the halos of all of them; an op marked as kept ends its stage, whose output chunks are kept.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from napari_materialize.errors import LevelError, OptionError, SourceError
+from napari_materialize.stages import BOUNDARIES, ChunkKey, Link, OpStage, SourceStage
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from napari_materialize.arrays import Kind, Level
+    from napari_materialize.geometry import Box, Index
+    from napari_materialize.ops import Op
+    from napari_materialize.stages import Boundary, Source, Stage
+
+__all__ = ["View"]
+
+
+@dataclass(frozen=True)
+class View:
+    """A source and a chain of ops: a multiscale image that nobody has computed yet.
+
+    Made by `View.of`, `View.then`, or `napari_materialize.open_view`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from napari_materialize import ops
+    >>> from napari_materialize.sources import open_source
+    >>> source = open_source(np.arange(24, dtype="u1").reshape(4, 6), chunks=(2, 3))
+    >>> view = View.of(source, [ops.Threshold(low=10)])
+    >>> view.levels[0].shape, view.levels[0].dtype.name, view.kind, len(view.stages)
+    ((4, 6), 'uint8', 'mask', 2)
+    """
+
+    name: str
+    """A short name for people and layers."""
+
+    source: Source
+    """What the first stage reads."""
+
+    ops: tuple[Op, ...]
+    """All ops, in order."""
+
+    boundary: Boundary
+    """What lies past the volume's edge."""
+
+    stages: tuple[Stage, ...]
+    """The source, then runs of ops."""
+
+    kind: Kind
+    """What the voxels mean."""
+
+    limits: tuple[float, float] | None
+    """Lowest and highest possible value, where known; for display."""
+
+    @classmethod
+    def of(cls, source: Source, ops: Sequence[Op] = (), *, boundary: Boundary = "edge") -> View:
+        """Return the view of a source through a chain of ops.
+
+        Raises
+        ------
+        OpError
+            If an op does not fit what it is given.
+        OptionError
+            If ``boundary`` is neither ``edge`` nor ``zeros``.
+        """
+        if boundary not in BOUNDARIES:
+            raise OptionError(
+                f"boundary: one of {', '.join(BOUNDARIES)}, got {boundary!r}; choose one of them"
+            )
+        if not source.levels:
+            raise SourceError(f"source {source.name!r}: at least one level, got none")
+        stages: tuple[Stage, ...] = (SourceStage(source),)
+        return cls(source.name, source, (), boundary, stages, source.kind, None).then(ops)
+
+    def then(self, ops: Sequence[Op]) -> View:
+        """Return the view of this view through further ops; this one's last stage is reused."""
+        run: list[Op] = []
+        view = self
+        for op in ops:
+            run.append(op)
+            if op.kept:
+                view, run = view._append(run), []
+        return view._append(run) if run else view
+
+    def _append(self, ops: Sequence[Op]) -> View:
+        chains, levels, kind, limits = [], [], self.kind, self.limits
+        for level in self.levels:
+            links, kind, limits = [], self.kind, self.limits
+            for op in ops:
+                fitted = op.fit(level, kind)
+                links.append(Link(fitted, level))
+                described = fitted.describe(level, kind)
+                level, kind, limits = described.level, described.kind, described.limits  # noqa: PLW2901 - one op's output is the next one's input
+            chains.append(tuple(links))
+            levels.append(level)
+        stage = OpStage(self.stages[-1], tuple(ops), self.boundary, tuple(chains), tuple(levels))
+        return replace(
+            self, ops=(*self.ops, *ops), stages=(*self.stages, stage), kind=kind, limits=limits
+        )
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The output levels, finest first."""
+        return self.stages[-1].levels
+
+    @property
+    def identity(self) -> str:
+        """The digest of everything that decides what the view's chunks are."""
+        return self.stages[-1].identity
+
+    @property
+    def stable(self) -> bool:
+        """Whether ``identity`` means the same in another process, so that a job can be resumed."""
+        return self.source.stable and all(op.identity is not None for op in self.ops)
+
+    def level(self, number: int) -> Level:
+        """Return a level by its number.
+
+        Raises
+        ------
+        LevelError
+            If there is none of that number.
+        """
+        if not 0 <= operator.index(number) < len(self.levels):
+            raise LevelError(
+                f"level: {self.name!r} has levels 0 to {len(self.levels) - 1}, got {number}; "
+                "choose one of them"
+            )
+        return self.levels[number]
+
+    def key(self, level: int, index: Sequence[int]) -> ChunkKey:
+        """Return the key of one of the view's own chunks.
+
+        Raises
+        ------
+        LevelError, IndexError
+            If there is no such level, or no such chunk in it.
+        """
+        grid = self.level(level).grid
+        place = tuple(map(operator.index, index))
+        if not grid.holds(place):
+            raise IndexError(
+                f"chunk: level {level} of {self.name!r} has {grid.counts} chunks, got {place}"
+            )
+        return ChunkKey(self.identity, level, place)
+
+    def walk(self, level: int, box: Box) -> Iterator[Index]:
+        """Walk the chunks that cover ``box``; those that one computation yields come together."""
+        stage = self.stages[-1]
+        for index in self.levels[level].grid.covering(box):
+            group = [one for one in stage.together(level, index) if self._covers(level, one, box)]
+            if index == group[0]:
+                yield from group
+
+    def _covers(self, level: int, index: Index, box: Box) -> bool:
+        return not self.levels[level].grid.box(index).intersect(box).is_empty

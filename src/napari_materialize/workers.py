@@ -1,0 +1,153 @@
+"""Who runs a piece of work. Owns threads and the order of hand-over; decides nothing else.
+
+Work arrives in *lanes*, each with threads of its own. The engine decides what runs and never
+hands a lane more than it has slots, so nothing queues up here except what is about to start.
+Threads are daemons: Python waits for no computation at its exit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections import deque
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+__all__ = ["DaemonWorkers", "ManualWorkers", "Workers"]
+
+type Work = Callable[[], None]
+
+
+class Workers(Protocol):
+    """Something that runs work."""
+
+    def submit(self, lane: str, work: Work) -> None:
+        """Run ``work`` soon, in some thread of ``lane``."""
+
+    def close(self) -> None:
+        """Begin nothing more; end the threads as they become idle. Does not wait."""
+
+
+class _Lane:
+    def __init__(self, name: str, threads: int, nice: int) -> None:
+        self.name = name
+        self.limit = threads
+        self.nice = nice
+        self.queue: SimpleQueue[Work | None] = SimpleQueue()
+        self.threads = 0
+        self.idle = 0
+
+
+class DaemonWorkers:
+    """Daemon threads, made when they are first needed.
+
+    Parameters
+    ----------
+    lanes : mapping of str to int
+        The most threads of each lane.
+    nice : mapping of str to int, optional
+        How much lower than normal the operating system should rank a lane's threads (0 to 19).
+        It is asked of Linux, whose priorities are a thread's own; elsewhere it does nothing.
+
+    Examples
+    --------
+    >>> workers = DaemonWorkers({"compute": 2})
+    >>> done = threading.Event()
+    >>> workers.submit("compute", done.set)
+    >>> done.wait(10)
+    True
+    >>> workers.close()
+    """
+
+    def __init__(self, lanes: Mapping[str, int], nice: Mapping[str, int] | None = None) -> None:
+        self._lanes = {
+            name: _Lane(name, threads, (nice or {}).get(name, 0)) for name, threads in lanes.items()
+        }
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def submit(self, lane: str, work: Work) -> None:
+        """Run ``work`` in a thread of ``lane``; after `close`, never."""
+        place = self._lanes[lane]
+        with self._lock:
+            if self._closed:
+                return
+            if place.idle > 0:
+                place.idle -= 1
+            elif place.threads < place.limit:
+                place.threads += 1
+                name = f"napari-materialize {lane} {place.threads}"
+                threading.Thread(target=self._loop, args=(place,), name=name, daemon=True).start()
+            else:
+                place.idle -= 1
+            place.queue.put(work)
+
+    def close(self) -> None:
+        """Begin nothing more; each thread ends after what it runs now. Does not wait."""
+        with self._lock:
+            self._closed = True
+            for place in self._lanes.values():
+                for _ in range(place.threads):
+                    place.queue.put(None)
+
+    def _loop(self, place: _Lane) -> None:
+        if place.nice and sys.platform == "linux":
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), place.nice)
+        while (work := place.queue.get()) is not None:
+            if self._closed:
+                return
+            work()
+            del work
+            with self._lock:
+                place.idle += 1
+
+
+class ManualWorkers:
+    """Workers that run nothing until they are told to: for tests, step by step, in one thread.
+
+    Examples
+    --------
+    >>> workers = ManualWorkers()
+    >>> workers.submit("compute", lambda: print("computed"))
+    >>> workers.waiting("compute")
+    1
+    >>> workers.step("compute")
+    computed
+    True
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[str, deque[Work]] = {}
+        self.closed = False
+
+    def submit(self, lane: str, work: Work) -> None:
+        """Remember ``work``."""
+        self._waiting.setdefault(lane, deque()).append(work)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.closed = True
+        self._waiting.clear()
+
+    def waiting(self, lane: str) -> int:
+        """Return how much of a lane's work was handed over and not run."""
+        return len(self._waiting.get(lane, ()))
+
+    def step(self, lane: str | None = None) -> bool:
+        """Run the oldest work of a lane, or of the first lane that has any; False if none has."""
+        for name, works in self._waiting.items():
+            if works and lane in (None, name):
+                works.popleft()()
+                return True
+        return False
+
+    def run_all(self) -> int:
+        """Step until nothing is left; return how many steps it took."""
+        steps = 0
+        while self.step():
+            steps += 1
+        return steps
