@@ -1,0 +1,54 @@
+"""What every test shares: settings that touch nobody's own, Hypothesis profiles, the real data."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_DATA = ROOT.parent / "shared" / "data"
+
+# Before anything imports napari or Qt: napari saves its settings, and qtpy picks a Qt for good.
+_settings_folder = tempfile.mkdtemp(prefix="napari-materialize-tests-")
+os.environ.setdefault("NAPARI_CONFIG", str(Path(_settings_folder) / "settings.yaml"))
+os.environ.setdefault("QT_API", "pyqt6")
+
+# Deadlines measure the machine, not the code: none of the profiles has one.
+settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, print_blob=True)
+settings.register_profile("dev", deadline=None, max_examples=60)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev"))
+
+
+def pytest_unconfigure() -> None:
+    shutil.rmtree(_settings_folder, ignore_errors=True)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip what needs the real data where it is absent: the project stands alone."""
+    if SHARED_DATA.is_dir():
+        return
+    for item in items:
+        if item.get_closest_marker("real_data"):
+            item.add_marker(pytest.mark.skip(reason="no real data: ../shared/data is not there"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Fail with a sentence where Qt would end the process: there is no display to open."""
+    display = os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")
+    if sys.platform == "linux" and not display and "qapp" in getattr(item, "fixturenames", ()):
+        pytest.fail(
+            "this test opens a window and there is no display: run ./dev test", pytrace=False
+        )
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """The folder of real volumes and models; for tests marked ``real_data``."""
+    return SHARED_DATA
