@@ -50,7 +50,7 @@ MOVES = {
 }
 
 
-@pytest.mark.parametrize(("before", "after"), itertools.product(ChunkState, MOVES))
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(ChunkState, MOVES)))
 def test_only_what_the_table_allows_is_possible(before, after):
     cache = ChunkCache({Pool.CHUNKS: 1000})
     bring(cache, "a", before)
