@@ -10,7 +10,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from napari_materialize import cache as cache_room
 from napari_materialize.cache import TRANSITIONS, ChunkCache, ChunkState, Pool
 from napari_materialize.errors import TransitionError
 
@@ -184,9 +183,8 @@ def test_a_failure_is_kept_with_its_cause_until_retry():
         cache.retry("a")
 
 
-def test_memory_of_what_is_gone_is_bounded(monkeypatch):
-    monkeypatch.setattr(cache_room, "EVICTED_REMEMBERED", 5)
-    cache = ChunkCache(remembered=7)
+def test_memory_of_what_is_gone_is_bounded():
+    cache = ChunkCache(events=7, evicted=5)
     for number in range(20):
         ready(cache, number, Pool.NONE)
     assert cache.state(19) is ChunkState.EVICTED

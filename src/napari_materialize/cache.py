@@ -34,9 +34,6 @@ __all__ = ["BUDGETS", "TRANSITIONS", "ChunkCache", "ChunkState", "Event", "Pool"
 HISTORY = 16
 """States of one chunk that are remembered with it."""
 
-EVICTED_REMEMBERED = 65_536
-"""Chunks that are remembered as EVICTED; an older one is NEW again, so that memory is bounded."""
-
 
 class ChunkState(StrEnum):
     """What a chunk is; the transitions are in `TRANSITIONS`."""
@@ -119,8 +116,9 @@ class ChunkCache[K: Hashable]:
     ----------
     budgets : mapping of Pool to int, optional
         Bytes per pool; `BUDGETS` for those left out.
-    remembered : int
-        Events kept for `events`.
+    events, evicted : int
+        How many events, and how many chunks as EVICTED, are remembered. What is older is
+        forgotten, and such a chunk is NEW again, so that memory does not grow with use.
 
     Examples
     --------
@@ -133,13 +131,20 @@ class ChunkCache[K: Hashable]:
     ('ready', 100)
     """
 
-    def __init__(self, budgets: Mapping[Pool, int] | None = None, remembered: int = 10_000) -> None:
+    def __init__(
+        self,
+        budgets: Mapping[Pool, int] | None = None,
+        *,
+        events: int = 10_000,
+        evicted: int = 65_536,
+    ) -> None:
         self.budgets = {**BUDGETS, **(budgets or {})}
         self._entries: dict[K, _Entry] = {}
         self._evicted: OrderedDict[K, None] = OrderedDict()
         self._recent: dict[Pool, OrderedDict[K, None]] = {pool: OrderedDict() for pool in Pool}
         self._bytes: dict[Pool, int] = dict.fromkeys(Pool, 0)
-        self._events: deque[Event[K]] = deque(maxlen=remembered)
+        self._events: deque[Event[K]] = deque(maxlen=events)
+        self._evicted_limit = evicted
         self._count = 0
         self.evictions = 0
         """Chunks evicted so far."""
@@ -301,7 +306,7 @@ class ChunkCache[K: Hashable]:
         del self._entries[key]
         self.evictions += 1
         self._evicted[key] = None
-        if len(self._evicted) > EVICTED_REMEMBERED:
+        if len(self._evicted) > self._evicted_limit:
             self._evicted.popitem(last=False)
 
     def _change(self, key: K, after: ChunkState, reason: str, *, legal: bool = True) -> None:

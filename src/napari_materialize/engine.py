@@ -355,6 +355,8 @@ def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:
         reason, cause = str(cause), cause.__cause__
     else:
         reason = f"{type(cause).__name__}: {cause}"
+    if cause.__traceback__ is not None:
+        cause.__traceback__ = cause.__traceback__.tb_next  # this module's frame holds the inputs
     traceback.clear_frames(cause.__traceback__)
     error = ChunkError(f"chunk {key.chunk} of level {key.level} ({stage.title}) failed: {reason}")
     error.__cause__ = cause

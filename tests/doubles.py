@@ -1,0 +1,80 @@
+"""Sources and ops that record what is asked of them, and wait when told to."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+from napari_materialize import Engine, open_view, ops
+from napari_materialize.workers import ManualWorkers
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+class RecordingArray:
+    """An array that counts the reads of each of its chunks and fails for those it is told to."""
+
+    def __init__(self, array: np.ndarray, chunks: tuple[int, ...]) -> None:
+        self.array = array
+        self.chunks = chunks
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.reads: list[tuple[int, ...]] = []
+        self.broken: dict[tuple[int, ...], BaseException] = {}
+        self._lock = threading.Lock()
+
+    def __getitem__(self, key: tuple[slice, ...]) -> np.ndarray:
+        index = tuple(part.start // size for part, size in zip(key, self.chunks, strict=True))
+        with self._lock:
+            self.reads.append(index)
+        if index in self.broken:
+            raise self.broken[index]
+        return self.array[key].copy()
+
+    def view(self, chain: Any = (), **options: Any):
+        """Open a view of it."""
+        return open_view(self, chain, chunks=self.chunks, **options)
+
+
+class Gate:
+    """A function for an op: records its calls, and while it is shut lets none of them end."""
+
+    def __init__(self, *, shut: bool = False) -> None:
+        self.calls: list[int] = []
+        self.open = threading.Event()
+        self.entered = threading.Semaphore(0)
+        self.running = 0
+        self.most = 0
+        self._lock = threading.Lock()
+        if not shut:
+            self.open.set()
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        with self._lock:
+            self.calls.append(int(block.flat[0]))
+            self.running += 1
+            self.most = max(self.most, self.running)
+        self.entered.release()
+        if not self.open.wait(60):
+            raise TimeoutError("the gate was never opened")
+        with self._lock:
+            self.running -= 1
+        return block + 1
+
+    @property
+    def op(self) -> ops.Function:
+        """An op of it, with an identity of its own."""
+        return ops.Function(self, dtype="int64", name=f"gate {id(self)}", version="1")
+
+    @property
+    def counts(self) -> Counter[int]:
+        """How often each block was computed, by its first voxel."""
+        return Counter(self.calls)
+
+
+def cranked(**options: Any) -> tuple[Engine, ManualWorkers]:
+    """Return an engine that does nothing until its workers are told to."""
+    workers = ManualWorkers()
+    return Engine(workers=workers, **options), workers
