@@ -330,9 +330,7 @@ class Engine:
         try:
             if abandoned():
                 raise Abandoned
-            with self._lock:
-                inputs = self._dispatch.inputs(key)
-            results = stage.compute(key.level, key.chunk, inputs, abandoned)
+            results = stage.compute(key.level, key.chunk, self._inputs(key), abandoned)
         except Abandoned:
             pass
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
@@ -348,6 +346,11 @@ class Engine:
             starts = self._start()
         self._hand_over(outcomes, starts)
 
+    def _inputs(self, key: ChunkKey) -> dict[Index, np.ndarray]:
+        # Handed straight on: a local variable in `_run` would outlive a failure in its traceback.
+        with self._lock:
+            return self._dispatch.inputs(key)
+
 
 def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:
     """Say which chunk failed and why; the traceback is kept, the voxels in its frames are not."""
@@ -355,8 +358,6 @@ def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:
         reason, cause = str(cause), cause.__cause__
     else:
         reason = f"{type(cause).__name__}: {cause}"
-    if cause.__traceback__ is not None:
-        cause.__traceback__ = cause.__traceback__.tb_next  # this module's frame holds the inputs
     traceback.clear_frames(cause.__traceback__)
     error = ChunkError(f"chunk {key.chunk} of level {key.level} ({stage.title}) failed: {reason}")
     error.__cause__ = cause
