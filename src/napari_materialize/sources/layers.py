@@ -1,0 +1,87 @@
+"""Sources that are napari layers, or look like one. napari is not imported.
+
+Owns which attributes of an Image or Labels layer a source is made of. The layer's data is read
+as any array (`array_like`); its file, where it came from one, is not opened: the data may have
+been changed since.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from napari_materialize.arrays import normalize_unit
+from napari_materialize.errors import SourceError
+from napari_materialize.sources.array_like import is_array_like, open_arrays
+from napari_materialize.sources.overrides import Overrides
+from napari_materialize.sources.rules import named_axes
+
+if TYPE_CHECKING:
+    from napari_materialize.sources.opened import OpenedSource
+
+__all__ = ["is_layer", "open_layer"]
+
+_NOT_VOXELS = frozenset({"Points", "Shapes", "Surface", "Tracks", "Vectors"})
+
+
+def is_layer(what: object) -> bool:
+    """Whether ``what`` has what is asked of a layer."""
+    # Data last: numpy raises from it for dtypes that have no buffer.
+    return all(hasattr(what, name) for name in ("multiscale", "translate", "scale", "data"))
+
+
+def open_layer(layer: Any, overrides: Overrides) -> OpenedSource:
+    """Open the data of an Image or Labels layer, placed as the layer is.
+
+    A layer's ``translate`` is where the centre of voxel 0 is, and so is a translation here.
+    ``rotate``, ``shear`` and ``affine`` are not looked at: whoever shows a result in napari gives
+    them to the new layer too.
+
+    Raises
+    ------
+    SourceError
+        If it is another type of layer, shows colours (``rgb``), or its data is not an image's.
+    """
+    # The class as it says itself: what plugins are handed is a proxy of another type.
+    classes = {base.__name__ for base in layer.__class__.__mro__}
+    name = str(getattr(layer, "name", None) or "layer")
+    if classes & _NOT_VOXELS:
+        raise SourceError(
+            f"layer {name!r}: only Image and Labels layers have voxels, got a "
+            f"{layer.__class__.__name__} layer; choose one of those"
+        )
+    if getattr(layer, "rgb", False):
+        raise SourceError(
+            f"layer {name!r}: a channel is an axis of its own here, got an RGB image; split its "
+            "channels and choose one of the layers"
+        )
+    arrays = list(layer.data) if layer.multiscale else [layer.data]
+    if not arrays or not all(map(is_array_like, arrays)):
+        raise SourceError(
+            f"layer {name!r}: its data is an array, or arrays if it is multiscale, got "
+            f"{type(layer.data).__name__}; choose an Image or Labels layer"
+        )
+    placed = _as_shown(layer, len(arrays[0].shape), classes, overrides)
+    source = open_arrays(arrays, placed, name, f"layer {name!r}")
+    shown = {"name": name, "class": layer.__class__.__name__}
+    return replace(source, name=overrides.name or name, record={**source.record, "layer": shown})
+
+
+def _as_shown(layer: Any, ndim: int, classes: set[str], overrides: Overrides) -> Overrides:
+    """Return ``overrides``, filled up with what the layer says."""
+    axes = named_axes(list(getattr(layer, "axis_labels", None) or ()), ndim)
+    units = getattr(layer, "units", None)
+    if units is not None and not isinstance(units, str):
+        units = [normalize_unit(str(unit)) for unit in units]
+    said = Overrides(
+        scale=layer.scale,
+        translation=layer.translate,
+        units=units,
+        axes=axes,
+        kind="label" if "Labels" in classes else None,
+    )
+    chosen = {
+        key: getattr(said if getattr(overrides, key) is None else overrides, key)
+        for key in ("chunks", "scale", "translation", "units", "axes", "kind", "name")
+    }
+    return Overrides(**chosen)

@@ -1,0 +1,132 @@
+"""One zarr array: what it says of itself, and how its voxels are read.
+
+Owns the way into zarr-python: nothing else opens an array, and `ZarrReader` alone reads voxels.
+Where an array lies in the world is not its business (`multiscales`), nor which path led to it
+(`zarr_store`).
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from napari_materialize.arrays import Level, default_axes
+from napari_materialize.errors import SourceError
+from napari_materialize.sources.rules import (
+    checked_chunks,
+    checked_dtype,
+    checked_shape,
+    named_axes,
+    one_line,
+)
+
+if TYPE_CHECKING:
+    import zarr
+    from typing_extensions import TypeIs
+
+    from napari_materialize.arrays import Axis
+    from napari_materialize.geometry import Box
+    from napari_materialize.sources.folder import Node
+
+__all__ = ["ZarrReader", "axes_of", "describe", "fill_of", "folder_of", "is_zarr"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ZarrReader:
+    """Reads boxes of one zarr array. Zarr's synchronous interface may be called by any thread."""
+
+    array: zarr.Array[Any]
+    """Open for reading."""
+
+    def __call__(self, box: Box) -> np.ndarray:
+        """Return the voxels of ``box``, the fill value where no chunk is stored."""
+        return np.asarray(self.array[box.slices])
+
+
+def describe(node: Node) -> tuple[Level, ZarrReader]:
+    """Open the array at ``node`` and describe it as it says itself, not placed in the world.
+
+    Raises
+    ------
+    SourceError
+        If it is not an image's array, or not one that zarr-python can read.
+    """
+    place, document = str(node.folder), node.document
+    # Checked in the document first, so that the sentence is ours and not a guess at zarr's.
+    shape = checked_shape(place, document.get("shape"))
+    dtype = checked_dtype(place, document.get("dtype" if node.zarr_format == 2 else "data_type"))
+    _check_stored_chunks(node)
+    array, fill = _open(node)
+    chunks = checked_chunks(place, array.chunks, shape, dtype)
+    axes = axes_of(array) or default_axes(len(shape))
+    return Level(shape, dtype, chunks, axes, fill=fill), ZarrReader(array)
+
+
+def _open(node: Node) -> tuple[zarr.Array[Any], float | int | bool]:
+    import zarr
+    from zarr.storage import LocalStore
+
+    try:
+        store = LocalStore(node.folder, read_only=True)
+        array = zarr.open_array(store, mode="r", zarr_format=node.zarr_format)
+        return array, fill_of(array)
+    except Exception as error:
+        # zarr raises whatever its parsers do: KeyError, TypeError, OverflowError and others.
+        raise SourceError(
+            f"{node.folder}: an array's metadata has to be zarr v{node.zarr_format} as zarr-python "
+            f"reads it, it refuses this ({one_line(error)}); correct it or install what it names"
+        ) from error
+
+
+def _check_stored_chunks(node: Node) -> None:
+    """Refuse a grid that is not regular or has chunks of no voxels: zarr reads the fill from it."""
+    chunks: Any = node.document.get("chunks")
+    if node.zarr_format == 3:
+        grid = node.document.get("chunk_grid")
+        regular = isinstance(grid, dict) and grid.get("name") == "regular"
+        settings = grid.get("configuration") if regular and isinstance(grid, dict) else None
+        chunks = settings.get("chunk_shape") if isinstance(settings, dict) else grid
+    usable = isinstance(chunks, list) and all(isinstance(n, int) and n > 0 for n in chunks)
+    if not usable:
+        raise SourceError(
+            f"{node.folder}: chunks form a regular grid, with at least one voxel along each axis, "
+            f"got {chunks!r:.80}; write the array again with such chunks"
+        )
+
+
+def fill_of(array: zarr.Array[Any]) -> float | int | bool:
+    """Return what a voxel of ``array`` reads as that is stored nowhere; 0 where it says nothing."""
+    stored = 0 if array.fill_value is None else array.fill_value
+    value: float | int | bool = np.asarray(stored, array.dtype).item()
+    return value
+
+
+def axes_of(array: zarr.Array[Any]) -> tuple[Axis, ...] | None:
+    """Return the axes that ``array`` names, or None where it names none that make sense."""
+    names = getattr(array.metadata, "dimension_names", None)
+    return named_axes(names or array.attrs.get("_ARRAY_DIMENSIONS"), array.ndim)
+
+
+def is_zarr(what: object) -> TypeIs[zarr.Array[Any]]:
+    """Whether ``what`` is a zarr array."""
+    if "zarr" not in sys.modules:  # then nobody can have made one
+        return False
+    import zarr
+
+    return isinstance(what, zarr.Array)
+
+
+def folder_of(what: object) -> Path | None:
+    """Return the local folder of a zarr array, or None if it is no zarr array or not in one."""
+    if not is_zarr(what):
+        return None
+    from zarr.storage import LocalStore
+
+    store = what.store_path.store
+    return (
+        Path(store.root, what.store_path.path).resolve() if isinstance(store, LocalStore) else None
+    )
