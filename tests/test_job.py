@@ -8,7 +8,6 @@ import threading
 
 import numpy as np
 import pytest
-import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,21 +22,7 @@ from napari_materialize.errors import (
     OptionError,
     TargetError,
 )
-
-
-def opened(store, path="0"):
-    """Open an array of a memory store with zarr, which did not write it."""
-    data = {key: zarr.core.buffer.cpu.Buffer.from_bytes(v) for key, v in store.files.items()}
-    return zarr.open_group(zarr.storage.MemoryStore(data), mode="r")[path]
-
-
-def record(store):
-    """Return what a store says made it."""
-    files = store.files
-    if ".zattrs" in files:
-        return json.loads(files[".zattrs"])["napari_materialize"]
-    return json.loads(files["zarr.json"])["attributes"]["napari_materialize"]
-
+from readback import opened, record
 
 # ---------------------------------------------------------------------- the voxels are right
 

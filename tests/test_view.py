@@ -21,10 +21,10 @@ def compute(view, level=0):
         made = {}
         grid = stage.levels[level].grid
         for index in grid.covering(Box.whole(grid.shape)):
-            needed = stage.inputs(level, index)
-            chunks = stage.compute(level, index, {one: previous[one] for one in needed})
+            needed = stage.inputs(level, [index])
+            chunks = stage.compute(level, [index], {one: previous[one] for one in needed})
             assert index in chunks
-            assert tuple(chunks) == stage.together(level, index)
+            assert tuple(chunks) == stage.makes(level, [index])
             made.update(chunks)
         previous = made
     described = view.levels[level]
@@ -113,7 +113,7 @@ def test_channels_that_are_made_at_once_come_at_once():
     array = np.arange(20).reshape(4, 5)
     view = open_view(array, chunks=(2, 3)).then([Stack(), ops.Threshold(low=10)])
     assert len(view.stages) == 3
-    assert view.stages[1].together(0, (1, 0, 1)) == ((0, 0, 1), (1, 0, 1))
+    assert view.stages[1].makes(0, [(1, 0, 1)]) == ((0, 0, 1), (1, 0, 1))
     expected = (np.stack([array, array + 1]) >= 10).astype("u1")
     np.testing.assert_array_equal(compute(view), expected)
 
@@ -164,9 +164,9 @@ def test_an_op_that_returns_something_else_than_announced_is_named():
     wrong = type("Wrong", (Stack,), {"compute": lambda self, block, *_: block[:1]})()
     broken = open_view(np.zeros((4, 4), "u1")).then([wrong]).stages[-1]
     inputs = {(0, 0): np.zeros((4, 4), "u1")}
-    assert len(stage.compute(0, (0, 0, 0), inputs)) == 2
+    assert len(stage.compute(0, [(0, 0, 0)], inputs)) == 2
     with pytest.raises(OpError, match="stack"):
-        broken.compute(0, (0, 0, 0), inputs)
+        broken.compute(0, [(0, 0, 0)], inputs)
 
 
 def test_a_source_that_returns_something_else_than_announced_is_named():
@@ -179,7 +179,7 @@ def test_a_source_that_returns_something_else_than_announced_is_named():
             return np.zeros((1, 1), "u1")
 
     with pytest.raises(ChunkError, match="'short'"):
-        SourceStage(Short()).compute(0, (0, 0), {})
+        SourceStage(Short()).compute(0, [(0, 0)], {})
 
 
 def test_refusals_name_what_is_there():

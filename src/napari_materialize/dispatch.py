@@ -7,11 +7,15 @@ interleaving of claims, releases, starts and ends can be tried as plain calls.
 
 from __future__ import annotations
 
+import itertools
+import math
+import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from napari_materialize.cache import ChunkCache, ChunkState, Pool
-from napari_materialize.demand import Queue, Request
+from napari_materialize.demand import Phase, Queue, Request
+from napari_materialize.geometry import Box
 from napari_materialize.stages import ChunkKey
 
 if TYPE_CHECKING:
@@ -31,6 +35,10 @@ READ, COMPUTE = "read", "compute"
 """The lanes: reading a source never holds a slot of the other."""
 
 
+PACES = 256
+"""Stages whose seconds per voxel are remembered."""
+
+
 class Start(NamedTuple):
     """One computation that begins now."""
 
@@ -38,7 +46,10 @@ class Start(NamedTuple):
     """Who computes."""
 
     members: tuple[ChunkKey, ...]
-    """The chunks it yields, the one it was started for first."""
+    """The chunks it was started for, then those it yields besides."""
+
+    asked: tuple[Index, ...]
+    """The chunks it was started for, in order."""
 
     background: bool
     """Whether only background work waits for it, as of now."""
@@ -72,15 +83,24 @@ class Dispatch:
         Slots of the lanes ``read`` and ``compute``.
     budgets : mapping of Pool to int
         Bytes per pool.
+    block_seconds : float
+        How long a computation of several chunks may take.
     """
 
-    def __init__(self, lanes: Mapping[str, int], budgets: Mapping[Pool, int]) -> None:
+    def __init__(
+        self,
+        lanes: Mapping[str, int],
+        budgets: Mapping[Pool, int],
+        block_seconds: float = 1.0,
+    ) -> None:
+        self.block_seconds = block_seconds
         self.queue: Queue[ChunkKey] = Queue(lanes)
         self.cache: ChunkCache[ChunkKey] = ChunkCache(budgets)
         self.hits = 0
         """Claims on chunks that were there."""
         self.misses = 0
         """Claims on chunks that were not."""
+        self._pace: dict[str, float] = {}
         self._jobs: dict[ChunkKey, _Job] = {}
         self._claims: dict[Claim[ChunkKey], ChunkClaim] = {}
         self._tickets: dict[ChunkClaim, Claim[ChunkKey] | None] = {}
@@ -169,7 +189,7 @@ class Dispatch:
         """Let failed inputs be asked for again, by the chunk that needs them."""
         if stage.previous is None:
             return
-        for index in stage.inputs(key.level, key.chunk):
+        for index in stage.inputs(key.level, [key.chunk]):
             part = ChunkKey(stage.previous.identity, key.level, index)
             if self.cache.state(part) is ChunkState.FAILED:
                 self.cache.retry(part)
@@ -225,16 +245,50 @@ class Dispatch:
         pending = [key]
         while pending:
             key = pending.pop()
+            if self.queue.phase(key) is not Phase.WAITING:
+                continue  # bound to another of them meanwhile
             job = self._jobs[key]
             previous = job.stage.previous
             assert previous is not None
+            asked = self._bind(job.stage, key)
             missing = []
-            for index in job.stage.inputs(key.level, key.chunk):
+            for index in job.stage.inputs(key.level, asked):
                 part = ChunkKey(previous.identity, key.level, index)
                 request = self._need(job, previous, part)
                 if request is not None:
                     missing.append(request)
             pending.extend(self.queue.expand(key, missing))
+
+    def _bind(self, stage: Stage, key: ChunkKey) -> list[Index]:
+        """Let waiting neighbours be computed along with a chunk, if that is less work for all.
+
+        Only background work is bound, and only to a whole box: a client's chunk is computed alone.
+        """
+        if not self.queue.background(key):
+            return [key.chunk]
+        counts = self.block(stage, key.level)
+        if max(counts) == 1:
+            return [key.chunk]
+        start = tuple(i // n * n for i, n in zip(key.chunk, counts, strict=True))
+        block = Box(start, tuple(map(operator.add, start, counts)))
+        found = [
+            index
+            for index in itertools.product(*map(range, block.start, block.stop))
+            if self._can_bind(ChunkKey(key.stage, key.level, index))
+        ]
+        extent = [max(axis) - min(axis) + 1 for axis in zip(*found, strict=True)]
+        if math.prod(extent) != len(found):
+            return [key.chunk]
+        others = (ChunkKey(key.stage, key.level, index) for index in found)
+        self.queue.bind(key, (other for other in others if other != key))
+        return found
+
+    def _can_bind(self, key: ChunkKey) -> bool:
+        return self.queue.phase(key) is Phase.WAITING and self.queue.background(key)
+
+    def block(self, stage: Stage, level: int) -> Index:
+        """Return how many chunks along each axis background work computes in one call."""
+        return stage.block(level, self._pace.get(stage.identity), self.block_seconds)
 
     def _need(self, job: _Job, stage: Stage, part: ChunkKey) -> Request[ChunkKey] | None:
         """Hold an input for a job, or return what to ask for."""
@@ -258,13 +312,15 @@ class Dispatch:
         """Take a started job, and what is computed along with it, to LOADING."""
         stage = self._jobs[key].stage
         background = self.queue.background(key)
-        self.cache.start(key)
-        members = [key]
-        for index in stage.together(key.level, key.chunk):
+        members = [key, *self.queue.start_bound(key)]
+        for member in members:
+            self.cache.start(member)
+        asked = sorted(member.chunk for member in members)
+        for index in stage.makes(key.level, asked):
             other = ChunkKey(key.stage, key.level, index)
-            if other != key and self._join(stage, other):
+            if other not in members and self._join(stage, other):
                 members.append(other)
-        return Start(stage, tuple(members), background)
+        return Start(stage, tuple(members), tuple(asked), background)
 
     def _join(self, stage: Stage, key: ChunkKey) -> bool:
         """Let a chunk be made by another's computation, unless it is there or being made."""
@@ -284,19 +340,32 @@ class Dispatch:
 
     def finish(
         self,
-        members: Sequence[ChunkKey],
+        start: Start,
         results: Mapping[Index, np.ndarray] | None,
         error: BaseException | None,
+        seconds: float = 0.0,
     ) -> list[Outcome]:
         """End a computation with results, with an error, or with neither if it was abandoned."""
         outcomes: list[Outcome] = []
-        for key in members:
+        if results is not None:
+            self._measure(start, seconds)
+        for key in start.members:
             self._unpin_inputs(self._jobs[key])
             if results is None and error is None:
                 self._abandon(key)
             else:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
         return outcomes
+
+    def _measure(self, start: Start, seconds: float) -> None:
+        """Remember how long a voxel of a stage takes: mostly what it took lately."""
+        stage, level = start.stage, start.members[0].level
+        if stage.lane == COMPUTE:
+            now = seconds / max(1, stage.voxels(level, start.asked))
+            before = self._pace.pop(stage.identity, now)
+            self._pace[stage.identity] = 0.7 * before + 0.3 * now
+            if len(self._pace) > PACES:
+                del self._pace[next(iter(self._pace))]
 
     def _unpin_inputs(self, job: _Job) -> None:
         for part in job.pinned:

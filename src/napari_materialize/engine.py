@@ -27,10 +27,11 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from napari_materialize.blocks import Boundary
     from napari_materialize.geometry import Index
     from napari_materialize.job import Materialized, Where
     from napari_materialize.reader import ViewArray
-    from napari_materialize.stages import Boundary, ChunkKey, Stage
+    from napari_materialize.stages import ChunkKey, Stage
     from napari_materialize.view import View
 
 __all__ = ["Engine"]
@@ -53,6 +54,9 @@ class Engine:
     chunk_bytes, stage_bytes, input_bytes : int
         Budgets: chunks a client asked for (256 MiB), kept outputs of stages (512 MiB), decoded
         source chunks (128 MiB).
+    block_seconds : float
+        How long background work may compute several chunks in one call, which saves work where
+        halos are large: a client whose chunk is among them waits so long at most.
     nice : int
         How much lower than a client's the operating system ranks background work's threads, 0 to 19
         (on Linux; elsewhere it has no effect).
@@ -77,6 +81,7 @@ class Engine:
         chunk_bytes: int = 256 * MIB,
         stage_bytes: int = 512 * MIB,
         input_bytes: int = 128 * MIB,
+        block_seconds: float = 1.0,
         nice: int = 19,
         workers: Workers | None = None,
     ) -> None:
@@ -88,7 +93,7 @@ class Engine:
                 raise OptionError(f"engine: {name} must be at least 1, got {value}")
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
         self._lock = threading.Lock()
-        self._dispatch = Dispatch({COMPUTE: self.slots, READ: readers}, budgets)
+        self._dispatch = Dispatch({COMPUTE: self.slots, READ: readers}, budgets, block_seconds)
         self._seconds = {READ: 0.0, COMPUTE: 0.0}
         self._counts = {READ: 0, COMPUTE: 0, "failures": 0}
         self._closed = False
@@ -136,16 +141,39 @@ class Engine:
         EngineClosed
             If the engine is closed.
         """
-        key = view.key(level, index)
-        claim = ChunkClaim(key, self._release)
+        (claim,) = self.claim_all(
+            view, level, [index], background=background, priority=priority, cancel=cancel
+        )
+        return claim
+
+    def claim_all(
+        self,
+        view: View,
+        level: int,
+        indices: Sequence[Sequence[int]],
+        *,
+        background: bool = False,
+        priority: int = 0,
+        cancel: threading.Event | None = None,
+    ) -> list[ChunkClaim]:
+        """Ask for several chunks of a level before any of them is begun; see `claim`."""
+        claims = [ChunkClaim(view.key(level, index), self._release) for index in indices]
         with self._lock:
             self._check_open()
-            outcome = self._dispatch.claim(
-                claim, view.stages[-1], background=background, priority=priority, cancel=cancel
-            )
+            given = [
+                self._dispatch.claim(
+                    claim, view.stages[-1], background=background, priority=priority, cancel=cancel
+                )
+                for claim in claims
+            ]
             starts = self._start()
-        self._hand_over([] if outcome is None else [outcome], starts)
-        return claim
+        self._hand_over([outcome for outcome in given if outcome is not None], starts)
+        return claims
+
+    def block(self, view: View, level: int) -> Index:
+        """Return how many chunks along each axis background work computes in one call now."""
+        with self._lock:
+            return self._dispatch.block(view.stages[-1], level)
 
     def array(self, view: View, level: int = 0) -> ViewArray:
         """Return a reader of one level, indexed like a numpy array; every read is exact.
@@ -330,7 +358,7 @@ class Engine:
         try:
             if abandoned():
                 raise Abandoned
-            results = stage.compute(key.level, key.chunk, self._inputs(key), abandoned)
+            results = stage.compute(key.level, start.asked, self._inputs(key), abandoned)
         except Abandoned:
             pass
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
@@ -342,7 +370,7 @@ class Engine:
             self._seconds[stage.lane] += seconds
             self._counts[stage.lane] += results is not None
             self._counts["failures"] += error is not None
-            outcomes = self._dispatch.finish(start.members, results, error)
+            outcomes = self._dispatch.finish(start, results, error, seconds)
             starts = self._start()
         self._hand_over(outcomes, starts)
 

@@ -17,7 +17,7 @@ from napari_materialize.errors import BoxError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Box", "ChunkGrid", "Index"]
+__all__ = ["Box", "ChunkGrid", "Index", "walk_blocks"]
 
 type Index = tuple[int, ...]
 """Integers along the axes of an array, C order: a chunk's place in its grid, or a shape."""
@@ -206,3 +206,46 @@ class ChunkGrid:
         return len(index) == len(self.shape) and all(
             0 <= i < n for i, n in zip(index, self.counts, strict=True)
         )
+
+
+def walk_blocks(box: Box, axes: Sequence[bool]) -> Iterator[Index]:
+    """Walk the whole numbers in ``box`` so that neighbours along some axes come close together.
+
+    Along the axes that are marked this is Morton's order: a block of a power of two of them that
+    begins at a multiple of it comes in one run, whatever the power. The other axes are walked
+    outermost, the last one fastest.
+
+    Parameters
+    ----------
+    box : Box
+        Of chunk indices, say.
+    axes : sequence of bool
+        Which axes are walked in blocks.
+
+    Examples
+    --------
+    >>> list(walk_blocks(Box((0, 0), (2, 3)), (True, True)))
+    [(0, 0), (0, 1), (1, 0), (1, 1), (0, 2), (1, 2)]
+    >>> list(walk_blocks(Box((0, 0), (2, 3)), (False, False)))[:4]
+    [(0, 0), (0, 1), (0, 2), (1, 0)]
+    """
+    plain = [range(low, high) for low, high in zip(box.start, box.stop, strict=True)]
+    outer = [[0] if marked else values for values, marked in zip(plain, axes, strict=True)]
+    side = 1 << max((stop - 1).bit_length() for stop in (*box.stop, 1) if stop > 0)
+    for place in itertools.product(*outer):
+        cell = tuple(0 if marked else at for at, marked in zip(place, axes, strict=True))
+        yield from _walk_cell(box, axes, cell, side)
+
+
+def _walk_cell(box: Box, axes: Sequence[bool], corner: Index, side: int) -> Iterator[Index]:
+    """Walk a cube of ``side`` along the marked axes, half by half along each."""
+    for at, marked, low, high in zip(corner, axes, box.start, box.stop, strict=True):
+        if marked and (at >= high or at + side <= low):
+            return
+    if side == 1:
+        yield corner
+        return
+    half = side // 2
+    steps = [(0, half) if marked else (0,) for marked in axes]
+    for step in itertools.product(*steps):
+        yield from _walk_cell(box, axes, tuple(map(operator.add, corner, step)), half)

@@ -8,13 +8,15 @@ stored, and the record of what made the result. What is asked for is decided in 
 
 from __future__ import annotations
 
+import math
+import operator
 import threading
 import time
 from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from napari_materialize.assembly import Assembly, Made
 from napari_materialize.codecs import chunk_bytes, is_fill
@@ -49,17 +51,20 @@ class ChunkService(Protocol):
     def closed(self) -> bool:
         """Whether it takes no claims any more."""
 
-    def claim(
+    def claim_all(
         self,
         view: View,
         level: int,
-        index: Sequence[int],
+        indices: Sequence[Sequence[int]],
         *,
         background: bool = False,
         priority: int = 0,
         cancel: threading.Event | None = None,
-    ) -> ChunkClaim:
-        """Ask for a chunk."""
+    ) -> list[ChunkClaim]:
+        """Ask for chunks, before any of them is begun."""
+
+    def block(self, view: View, level: int) -> Index:
+        """Return how many chunks along each axis are computed in one call, as of now."""
 
     def run_writer(self, work: Callable[[], None]) -> None:
         """Run work that encodes and stores, soon, in a thread for it."""
@@ -184,6 +189,17 @@ class _Tally:
         return self.written + self.skipped + self.failed
 
 
+class _Unit(NamedTuple):
+    """What is asked for at a time."""
+
+    level: LevelPlan
+    chunks: list[Index]
+    """Chunks of the view."""
+
+    full: int
+    """How many chunks are computed in one call, away from the box's faces."""
+
+
 class _Run:
     """One job under way. Its lock guards its own counts, and is never held while anything runs."""
 
@@ -193,7 +209,9 @@ class _Run:
         self._limit = plan.options.concurrency or service.slots
         self._changed = threading.Condition()
         self._stop = threading.Event()
-        self._walk: Iterator[tuple[LevelPlan, Index]] | None = self._chunks()
+        self._walk = self._units()
+        self._unit = next(self._walk, None)
+        """What is asked for next; None once all is asked for."""
         self._lines = {
             each.position: (Assembly.of(each, plan.view.levels[each.level].grid), threading.Lock())
             for each in plan.levels
@@ -208,10 +226,22 @@ class _Run:
         self._error: BaseException | None = None
         self._aborted = False
 
-    def _chunks(self) -> Iterator[tuple[LevelPlan, Index]]:
+    def _units(self) -> Iterator[_Unit]:
+        """Walk what is asked for at a time: a chunk, or as many as are computed in one call."""
+        view = self._plan.view
         for each in self._plan.levels:
-            for index in self._plan.view.walk(each.level, each.box):
-                yield each, index
+            unit: list[Index] = []
+            before = None
+            for index in view.walk(each.level, each.box):
+                counts = self._service.block(view, each.level)
+                place = (counts, tuple(map(operator.floordiv, index, counts)))
+                if unit and place != before:
+                    yield _Unit(each, unit, math.prod(before[0] if before else ()))
+                    unit = []
+                unit.append(index)
+                before = place
+            if unit:
+                yield _Unit(each, unit, math.prod(before[0] if before else ()))
 
     # ------------------------------------------------------------------ the caller's thread
 
@@ -246,7 +276,7 @@ class _Run:
     def _over(self) -> bool:
         if self._stop.is_set():
             return self._arrived == 0
-        return self._walk is None and self._asked == 0 and self._arrived == 0
+        return self._unit is None and self._asked == 0 and self._arrived == 0
 
     def _progress(self) -> dict[str, int]:
         tally = self._tally
@@ -286,35 +316,39 @@ class _Run:
         self._feeders.add(me)
         try:
             while (work := self._next()) is not None:
-                self._claim(*work)
+                self._claim(work)
         except EngineClosed as error:
             self._fail(error)
         finally:
             self._feeders.discard(me)
 
-    def _next(self) -> tuple[LevelPlan, Index] | None:
-        """Return the next chunk to ask for, if there is one and room for it."""
+    def _next(self) -> _Unit | None:
+        """Return what to ask for next, if there is something and room for it."""
         with self._changed:
-            full = self._asked >= self._limit or self._asked + self._arrived >= 2 * self._limit
-            if full or self._walk is None or self._stop.is_set():
+            unit = self._unit
+            if unit is None or self._stop.is_set():
                 return None
-            work = next(self._walk, None)
-            if work is None:
-                self._walk = None
-                self._changed.notify_all()
-            else:
-                self._asked += 1
-            return work
+            room, more = self._limit * unit.full, len(unit.chunks)
+            if self._asked + more > room or self._asked + self._arrived + more > 2 * room:
+                return None
+            self._asked += more
+            self._unit = next(self._walk, None)
+            return unit
 
-    def _claim(self, each: LevelPlan, index: Index) -> None:
-        claim = self._service.claim(
-            self._plan.view, each.level, index, background=True, cancel=self._plan.options.cancel
+    def _claim(self, unit: _Unit) -> None:
+        claims = self._service.claim_all(
+            self._plan.view,
+            unit.level.level,
+            unit.chunks,
+            background=True,
+            cancel=self._plan.options.cancel,
         )
         with self._changed:
-            self._claims.add(claim)
-        if self._stop.is_set():
-            claim.release()
-        claim.add_done_callback(partial(self._arrive, each))
+            self._claims.update(claims)
+        for claim in claims:
+            if self._stop.is_set():
+                claim.release()
+            claim.add_done_callback(partial(self._arrive, unit.level))
 
     def _arrive(self, each: LevelPlan, claim: ChunkClaim) -> None:
         """Take a chunk that is there, or failed; hand it on to be written."""

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from napari_materialize.arrays import Axis, Kind
-    from napari_materialize.stages import Boundary
+    from napari_materialize.blocks import Boundary
 
 __all__ = ["op_text", "open_view", "parse_box", "parse_op", "parse_world_box", "view_record"]
 

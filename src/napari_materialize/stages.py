@@ -1,11 +1,7 @@
 """One run of work of a view: reading a source, or a few ops computed together on one block.
 
-Owns the arithmetic of halos and of the volume's edge. A stage computes only when it is handed its
-input chunks; it keeps nothing, waits for nothing and knows no threads.
-
-Halos are exact. The block an op is handed holds the voxels around it that the op run over the
-whole level would see, and past the level's edge what the boundary rule says *of that op's input*,
-so a chain of ops equals each op run over the whole level in turn, at every face.
+A stage computes only when it is handed its input chunks; it keeps nothing, waits for nothing and
+knows no threads. How a block is put together, and past which edges, is in `blocks`.
 """
 
 from __future__ import annotations
@@ -14,34 +10,30 @@ import hashlib
 import uuid
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from napari_materialize.blocks import (
+    Boundary,
+    Link,
+    best_block,
+    gather,
+    made_box,
+    pad,
+    spread,
+    steps_for,
+)
 from napari_materialize.errors import ChunkError
 from napari_materialize.ops import Abandoned, Op, never
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.geometry import Box, Index
 
-__all__ = [
-    "BOUNDARIES",
-    "Boundary",
-    "ChunkKey",
-    "Link",
-    "OpStage",
-    "Source",
-    "SourceStage",
-    "Stage",
-]
-
-type Boundary = Literal["edge", "zeros"]
-"""What lies past the volume's edge: its outermost voxels repeated, or zeros."""
-
-BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary.__value__)
+__all__ = ["ChunkKey", "OpStage", "Source", "SourceStage", "Stage"]
 
 
 class Source(Protocol):
@@ -92,28 +84,6 @@ class ChunkKey(NamedTuple):
     """Its place in the level's chunk grid."""
 
 
-class Link(NamedTuple):
-    """One op of a stage, as it runs on one level."""
-
-    op: Op
-    level: Level
-    """What goes in."""
-
-
-class _Step(NamedTuple):
-    """One op's share in making a block."""
-
-    link: Link
-    exists: Box
-    """The input voxels it is handed, as far as they lie inside the level."""
-
-    block: Box
-    """All it is handed, perhaps past the level's edge."""
-
-    makes: Box
-    """The output voxels that are wanted of it."""
-
-
 @dataclass(frozen=True)
 class SourceStage:
     """The stage that reads."""
@@ -138,26 +108,41 @@ class SourceStage:
         """The source's levels."""
         return self.source.levels
 
-    def inputs(self, level: int, index: Index) -> tuple[Index, ...]:
+    def inputs(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Nothing: a source needs no chunks."""
         return ()
 
-    def together(self, level: int, index: Index) -> tuple[Index, ...]:
+    def voxels(self, level: int, indices: Sequence[Index]) -> int:
+        """Return how many voxels are read for some chunks."""
+        return sum(self.levels[level].grid.box(index).size for index in indices)
+
+    def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Each chunk is read alone."""
-        return (index,)
+        return tuple(indices)
+
+    def spread(self, level: int) -> tuple[bool, ...]:
+        """Along no axis does a chunk need more than its own voxels."""
+        return (False,) * self.levels[level].ndim
+
+    def block(self, level: int, voxel_seconds: float | None, limit: float) -> Index:
+        """Each chunk is read alone."""
+        return (1,) * len(self.levels[level].shape)
 
     def compute(
         self,
         level: int,
-        index: Index,
+        indices: Sequence[Index],
         inputs: Mapping[Index, np.ndarray],
         abandoned: Callable[[], bool] = never,
     ) -> dict[Index, np.ndarray]:
-        """Read a chunk."""
-        box = self.levels[level].grid.box(index)
-        block = np.asarray(self.source.read(level, box))
-        _check(block, box, self.levels[level].dtype, f"source {self.source.name!r}")
-        return {index: _own(block)}
+        """Read chunks."""
+        chunks = {}
+        for index in indices:
+            box = self.levels[level].grid.box(index)
+            block = np.asarray(self.source.read(level, box))
+            _check(block, box, self.levels[level].dtype, f"source {self.source.name!r}")
+            chunks[index] = _own(block)
+        return chunks
 
 
 @dataclass(frozen=True)
@@ -189,54 +174,68 @@ class OpStage:
         """What the stage does, in a few words for a message."""
         return " and ".join(op.name for op in self.ops)
 
-    def inputs(self, level: int, index: Index) -> tuple[Index, ...]:
-        """Return the chunks of the previous stage that a chunk is computed from."""
-        steps = self._steps(level, self._made(level, index))
+    def inputs(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
+        """Return the chunks of the previous stage that some chunks are computed from."""
+        steps = steps_for(self.chains[level], self._made(level, indices))
         return tuple(self.previous.levels[level].grid.covering(steps[0].exists))
 
-    def together(self, level: int, index: Index) -> tuple[Index, ...]:
-        """Return the chunks that one computation yields, this one among them, in order.
+    def voxels(self, level: int, indices: Sequence[Index]) -> int:
+        """Return how many voxels the stage's ops are handed to compute some chunks, halos too."""
+        return sum(
+            step.block.size for step in steps_for(self.chains[level], self._made(level, indices))
+        )
+
+    def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
+        """Return the chunks that one computation of some chunks yields, in order.
 
         An op that makes channels makes all of them at once.
         """
-        return tuple(self.levels[level].grid.covering(self._made(level, index)))
+        return tuple(self.levels[level].grid.covering(self._made(level, indices)))
+
+    def spread(self, level: int) -> tuple[bool, ...]:
+        """Return along which axes of a level a chunk needs voxels beyond its own: has a halo."""
+        return spread(self.chains[level], self.levels[level])
+
+    def block(self, level: int, voxel_seconds: float | None, limit: float) -> Index:
+        """Return how many chunks along each axis are best computed in one call; see `blocks`."""
+        return best_block(self.chains[level], self.levels[level], voxel_seconds, limit)
 
     def compute(
         self,
         level: int,
-        index: Index,
+        indices: Sequence[Index],
         inputs: Mapping[Index, np.ndarray],
         abandoned: Callable[[], bool] = never,
     ) -> dict[Index, np.ndarray]:
-        """Compute a chunk, and those that come with it.
+        """Compute chunks that form a box together, and those that come with them.
 
         Parameters
         ----------
-        level, index
-            Which chunk.
+        level, indices
+            Which chunks, the outermost ones first and last.
         inputs : mapping of index to numpy.ndarray
-            The previous stage's chunks that `inputs` names.
+            The previous stage's chunks that `inputs` names, and perhaps more.
         abandoned : callable
             Returns True once nobody waits any more.
 
         Returns
         -------
         dict of index to numpy.ndarray
-            The chunks of `together`, clipped to the level, contiguous, read-only.
+            The chunks of `makes`, clipped to the level, contiguous, read-only.
 
         Raises
         ------
         Abandoned
             If nobody waits any more and an op noticed.
         """
-        made = self._made(level, index)
-        steps = self._steps(level, made)
-        block = _gather(steps[0], self.previous.levels[level], inputs, self.boundary)
+        made = self._made(level, indices)
+        steps = steps_for(self.chains[level], made)
+        block = gather(steps[0], self.previous.levels[level], inputs, self.boundary)
         for number, step in enumerate(steps):
             if abandoned():
                 raise Abandoned
             if number:
-                block = _pad(block, step, self.boundary)
+                block = pad(block, step, self.boundary)
             block.flags.writeable = False
             block = step.link.op.run(block, step.makes, step.link.level, abandoned)
         return self._cut(level, block, made)
@@ -253,66 +252,12 @@ class OpStage:
             for index, box in parts.items()
         }
 
-    def _made(self, level: int, index: Index) -> Box:
-        """Return the voxels that come out when a chunk is computed."""
-        output, (op, given) = self.levels[level], self.chains[level][-1]
-        return op.outputs(op.inputs(output.grid.box(index), given), given).clip(output.shape)
-
-    def _steps(self, level: int, box: Box) -> list[_Step]:
-        """Walk the ops from last to first: which voxels each needs for ``box`` to come out."""
-        steps: list[_Step] = []
-        for link in reversed(self.chains[level]):
-            block = link.op.reach(box, link.level)
-            exists = block.clip(link.level.shape)
-            steps.append(_Step(link, exists, block, box))
-            box = exists
-        return steps[::-1]
+    def _made(self, level: int, indices: Sequence[Index]) -> Box:
+        return made_box(self.chains[level], self.levels[level], indices)
 
 
 type Stage = SourceStage | OpStage
 """One run of work whose output chunks have a state and may be kept."""
-
-
-def _gather(
-    step: _Step, level: Level, chunks: Mapping[Index, np.ndarray], boundary: Boundary
-) -> np.ndarray:
-    """Put the block of the first op together from chunks; no copy if it is one whole chunk."""
-    if len(chunks) == 1:
-        [(index, chunk)] = chunks.items()
-        if level.grid.box(index) == step.block:
-            return chunk.view()
-    block = np.empty(step.block.shape, level.dtype)
-    for index, chunk in chunks.items():
-        box = level.grid.box(index)
-        part = box.intersect(step.exists)
-        target = part.relative_to(step.block.start).slices
-        block[target] = chunk[part.relative_to(box.start).slices]
-    _fill_outside(block, step, boundary)
-    return block
-
-
-def _pad(block: np.ndarray, step: _Step, boundary: Boundary) -> np.ndarray:
-    """Return the block an op in the middle of a stage is handed, past the edge too."""
-    if step.block == step.exists:
-        return block
-    padded = np.empty(step.block.shape, block.dtype)
-    padded[step.exists.relative_to(step.block.start).slices] = block
-    _fill_outside(padded, step, boundary)
-    return padded
-
-
-def _fill_outside(block: np.ndarray, step: _Step, boundary: Boundary) -> None:
-    """Fill the voxels past the level's edge, axis by axis, in place."""
-    inside = step.exists.relative_to(step.block.start)
-    for axis, (low, high) in enumerate(zip(inside.start, inside.stop, strict=True)):
-        lead = (slice(None),) * axis
-        before, after = (*lead, slice(0, low)), (*lead, slice(high, None))
-        if boundary == "zeros":
-            block[before] = 0
-            block[after] = 0
-        else:
-            block[before] = block[(*lead, slice(low, low + 1))]
-            block[after] = block[(*lead, slice(high - 1, high))]
 
 
 def _check(block: np.ndarray, box: Box, dtype: np.dtype, who: str) -> None:

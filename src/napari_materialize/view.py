@@ -11,16 +11,19 @@ import operator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from napari_materialize.blocks import BOUNDARIES, Link
 from napari_materialize.errors import LevelError, OptionError, SourceError
-from napari_materialize.stages import BOUNDARIES, ChunkKey, Link, OpStage, SourceStage
+from napari_materialize.geometry import Box, walk_blocks
+from napari_materialize.stages import ChunkKey, OpStage, SourceStage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from napari_materialize.arrays import Kind, Level
-    from napari_materialize.geometry import Box, Index
+    from napari_materialize.blocks import Boundary
+    from napari_materialize.geometry import Index
     from napari_materialize.ops import Op
-    from napari_materialize.stages import Boundary, Source, Stage
+    from napari_materialize.stages import Source, Stage
 
 __all__ = ["View"]
 
@@ -156,12 +159,21 @@ class View:
         return ChunkKey(self.identity, level, place)
 
     def walk(self, level: int, box: Box) -> Iterator[Index]:
-        """Walk the chunks that cover ``box``; those that one computation yields come together."""
-        stage = self.stages[-1]
-        for index in self.levels[level].grid.covering(box):
-            group = [one for one in stage.together(level, index) if self._covers(level, one, box)]
+        """Walk the chunks that cover ``box``.
+
+        Chunks that one computation yields come one after the other, and so do the chunks of a
+        block along the axes where there is a halo.
+        """
+        stage, grid = self.stages[-1], self.levels[level].grid
+        cover = grid.indices(box)
+        spread = stage.spread(level)
+        for index in walk_blocks(cover, spread):
+            made = stage.makes(level, [index])
+            if len(made) == 1:
+                yield index
+                continue
+            group = [
+                one for one in made if Box(one, tuple(i + 1 for i in one)).intersect(cover).size
+            ]
             if index == group[0]:
                 yield from group
-
-    def _covers(self, level: int, index: Index, box: Box) -> bool:
-        return not self.levels[level].grid.box(index).intersect(box).is_empty

@@ -1,169 +1,29 @@
-"""Who wants a chunk, and which chunk is next. Decides; computes, stores and locks nothing.
-
-A `Queue` holds *jobs* over opaque keys. Everybody who wants a key holds a `Claim` on its job, and
-a job that needs other jobs' results holds claims on those. A job's *rank* is the best of its
-claims' ranks, and a rank is ``(class, priority, level, sequence)``, lowest first:
-
-* class: a job that a client waits for comes before every job that only background work waits for;
-* priority: 0 unless the claimer says otherwise, the same for everybody;
-* level: finest first;
-* sequence: first asked, first served. It is taken when the claim is made and kept.
-
-A claim that a job holds on its inputs has the rank of that job, always, so that inputs inherit
-class and place, and lose them again.
-
-A job is in one of four phases::
-
-    WAITING    asked for; its inputs are not asked for yet
-    BLOCKED    its inputs are asked for and not all there
-    RUNNABLE   nothing is missing but a slot
-    RUNNING    somebody computes it
-
-Every method is plain and synchronous; whoever calls holds whatever lock there is (`engine`). What a
-chunk's bytes are, and whether they are here already, is the business of `cache`.
-"""
+"""The queue: which job is next, and what each claim, release, start and end changes."""
 
 from __future__ import annotations
 
-import heapq
 import itertools
-from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING
+
+from napari_materialize.demand._jobs import (
+    BACKGROUND,
+    CLIENT,
+    Claim,
+    Finished,
+    Job,
+    Line,
+    Phase,
+    Rank,
+    Request,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
 
-__all__ = ["Claim", "Finished", "Phase", "Queue", "Request"]
-
-CLIENT, BACKGROUND = 0, 1
-"""The two classes, in their order."""
+__all__ = ["Queue"]
 
 PATIENCE = 16
 """Client jobs that may start ahead of a background job that could run before it gets a turn."""
-
-_COMPACT_AT = 64
-
-type Rank = tuple[int, int, int, int]
-
-
-class Phase(Enum):
-    """Where a job stands; see the module's text."""
-
-    WAITING = "waiting"
-    BLOCKED = "blocked"
-    RUNNABLE = "runnable"
-    RUNNING = "running"
-
-
-@dataclass(frozen=True, slots=True)
-class Request[K: Hashable]:
-    """What the queue has to know of a key to make a job of it.
-
-    Examples
-    --------
-    >>> Request("a", lane="read")
-    Request(key='a', lane='read', level=0, has_inputs=False)
-    """
-
-    key: K
-    """Opaque to the queue."""
-
-    lane: str
-    """Which slots it runs in: one of the lanes the queue was made with."""
-
-    level: int = 0
-    """0 is the finest; lower levels come first."""
-
-    has_inputs: bool = False
-    """Whether it needs other jobs' results before it can run."""
-
-
-class Claim[K: Hashable]:
-    """Somebody's wish for one key. Made by `Queue.claim`, given up by `Queue.release`."""
-
-    __slots__ = ("_number", "_own_rank", "_parent", "job")
-
-    def __init__(
-        self, job: _Job[K], number: int, rank: Rank | None, parent: _Job[K] | None
-    ) -> None:
-        self.job: _Job[K] | None = job
-        self._number = number
-        self._own_rank = rank
-        self._parent = parent
-
-    @property
-    def rank(self) -> Rank:
-        """Class, priority, level and sequence; for an input's claim that of the job it feeds."""
-        if self._parent is not None:
-            return self._parent.rank
-        assert self._own_rank is not None
-        return self._own_rank
-
-    @property
-    def background(self) -> bool:
-        """Whether it is background work's claim, not a client's."""
-        return self.rank[0] == BACKGROUND
-
-
-@dataclass(slots=True, eq=False)
-class _Job[K: Hashable]:
-    request: Request[K]
-    number: int
-    rank: Rank
-    phase: Phase
-    claims: dict[int, Claim[K]] = field(default_factory=dict)
-    inputs: list[Claim[K]] = field(default_factory=list)
-    missing: int = 0
-    bucket: tuple[int, int, int] | None = None
-    """Class, priority and level it was admitted under, until it starts."""
-    slot: tuple[str, int] | None = None
-    """Lane and class it runs under; None for one that runs inside another's slot."""
-
-
-class _Line[K: Hashable]:
-    """Jobs in order of rank: a heap whose outdated entries are skipped and swept now and then."""
-
-    __slots__ = ("_heap", "live", "phase")
-
-    def __init__(self, phase: Phase) -> None:
-        self.phase = phase
-        self.live = 0
-        self._heap: list[tuple[Rank, int, _Job[K]]] = []
-
-    def push(self, job: _Job[K]) -> None:
-        heapq.heappush(self._heap, (job.rank, job.number, job))
-
-    def first(self) -> _Job[K] | None:
-        self._sweep()
-        while self._heap:
-            rank, _, job = self._heap[0]
-            if job.phase is self.phase and job.rank == rank:
-                return job
-            heapq.heappop(self._heap)
-        return None
-
-    def _sweep(self) -> None:
-        """Drop outdated entries all at once when they are most of the heap: O(1) each."""
-        if len(self._heap) > 2 * self.live + _COMPACT_AT:
-            fresh = {
-                job.number: (rank, number, job)
-                for rank, number, job in self._heap
-                if job.phase is self.phase and job.rank == rank
-            }
-            self._heap = list(fresh.values())
-            heapq.heapify(self._heap)
-
-
-@dataclass(frozen=True, slots=True)
-class Finished[K: Hashable]:
-    """Who had waited for a job that is over."""
-
-    claims: tuple[Claim[K], ...]
-    """The claims somebody made directly."""
-
-    parents: tuple[K, ...]
-    """The keys whose jobs had it as an input."""
 
 
 class Queue[K: Hashable]:
@@ -201,9 +61,9 @@ class Queue[K: Hashable]:
             raise ValueError(f"queue: every lane needs at least one slot, got {dict(lanes)}")
         self.lanes = dict(lanes)
         self._patience = patience
-        self._jobs: dict[K, _Job[K]] = {}
-        self._lines: dict[tuple[Phase, str, int], _Line[K]] = {
-            (phase, lane, which): _Line(phase)
+        self._jobs: dict[K, Job[K]] = {}
+        self._lines: dict[tuple[Phase, str, int], Line[K]] = {
+            (phase, lane, which): Line(phase)
             for phase in (Phase.WAITING, Phase.RUNNABLE)
             for lane in lanes
             for which in (CLIENT, BACKGROUND)
@@ -240,10 +100,11 @@ class Queue[K: Hashable]:
             job, released.job = released.job, None
             if job is None:
                 continue
-            del job.claims[released._number]
+            del job.claims[released.number]
             if job.claims:
                 self._rerank(job)
             elif job.phase is not Phase.RUNNING:
+                self._dissolve(job)
                 self._forget(job)
                 key = (job.rank[0], job.request.level)
                 self.dropped[key] = self.dropped.get(key, 0) + 1
@@ -252,21 +113,21 @@ class Queue[K: Hashable]:
                 job.inputs = []
         return dropped
 
-    def _claim(self, request: Request[K], rank: Rank | None, parent: _Job[K] | None) -> Claim[K]:
+    def _claim(self, request: Request[K], rank: Rank | None, parent: Job[K] | None) -> Claim[K]:
         job = self._jobs.get(request.key)
         if job is None:
             phase = Phase.WAITING if request.has_inputs else Phase.RUNNABLE
             own = parent.rank if parent is not None else rank
             assert own is not None
-            job = _Job(request, next(self._numbers), own, phase)
+            job = Job(request, next(self._numbers), own, phase)
             self._jobs[request.key] = job
             self._enter(job)
         claim = Claim(job, next(self._numbers), rank, parent)
-        job.claims[claim._number] = claim
+        job.claims[claim.number] = claim
         self._rerank(job)
         return claim
 
-    def _rerank(self, changed: _Job[K]) -> None:
+    def _rerank(self, changed: Job[K]) -> None:
         """Give a job, and through its claims the jobs it feeds on, the rank its claims have now."""
         pending = [changed]
         while pending:
@@ -279,14 +140,16 @@ class Queue[K: Hashable]:
             self._leave(job)
             job.rank = rank
             self._enter(job)
+            if rank[0] == CLIENT:
+                self._dissolve(job)
             pending.extend(claim.job for claim in job.inputs if claim.job is not None)
 
     # ------------------------------------------------------------------ lines
 
-    def _line(self, job: _Job[K]) -> _Line[K] | None:
+    def _line(self, job: Job[K]) -> Line[K] | None:
         return self._lines.get((job.phase, job.request.lane, job.rank[0]))
 
-    def _enter(self, job: _Job[K]) -> None:
+    def _enter(self, job: Job[K]) -> None:
         if job.bucket is not None:
             self._admit_count(job, +1)
         line = self._line(job)
@@ -294,14 +157,14 @@ class Queue[K: Hashable]:
             line.live += 1
             line.push(job)
 
-    def _leave(self, job: _Job[K]) -> None:
+    def _leave(self, job: Job[K]) -> None:
         if job.bucket is not None:
             self._admit_count(job, -1)
         line = self._line(job)
         if line is not None:
             line.live -= 1
 
-    def _admit_count(self, job: _Job[K], change: int) -> None:
+    def _admit_count(self, job: Job[K], change: int) -> None:
         if change > 0:
             job.bucket = job.rank[:3]
         assert job.bucket is not None
@@ -312,12 +175,12 @@ class Queue[K: Hashable]:
         else:
             self._admitted.pop(place, None)
 
-    def _move(self, job: _Job[K], phase: Phase) -> None:
+    def _move(self, job: Job[K], phase: Phase) -> None:
         self._leave(job)
         job.phase = phase
         self._enter(job)
 
-    def _forget(self, job: _Job[K]) -> None:
+    def _forget(self, job: Job[K]) -> None:
         self._leave(job)
         job.bucket = None
         job.phase = Phase.RUNNING  # no line takes it, and outdated entries are skipped
@@ -330,12 +193,15 @@ class Queue[K: Hashable]:
 
         For each class, priority and level at most twice as many jobs as there are slots are
         let in ahead of their start, so that inputs are read while others compute and never
-        for all that wait. Answer with `expand`.
+        for all that wait. What a job that was let in waits for is let in besides. Answer with
+        `expand`.
         """
         for which in (CLIENT, BACKGROUND):
             job = self._lines[Phase.WAITING, lane, which].first()
             if job is None:
                 continue
+            if any(claim.parent is not None for claim in job.claims.values()):
+                return job.request.key
             if self._admitted.get((lane, job.rank[:3]), 0) < 2 * self.lanes[lane]:
                 job.bucket = job.rank[:3]
                 self._admit_count(job, +1)
@@ -360,6 +226,42 @@ class Queue[K: Hashable]:
         job.missing = len(job.inputs)
         self._move(job, Phase.BLOCKED if job.missing else Phase.RUNNABLE)
         return further
+
+    # ------------------------------------------------------------------ blocks
+
+    def bind(self, key: K, others: Iterable[K]) -> None:
+        """Let waiting background jobs be computed along with a waiting one, in its place.
+
+        They stand in no line of their own. A client's claim on any of them, or the end of the
+        last claim on any of them, dissolves the block: each is on its own again, in its place.
+        """
+        block = [self._jobs[key], *(self._jobs[other] for other in others)]
+        for job in block:
+            if job.phase is not Phase.WAITING or job.rank[0] != BACKGROUND or job.block:
+                raise ValueError(
+                    f"queue: only waiting background jobs are bound, {job.request.key!r} is "
+                    f"{job.phase.value}"
+                )
+        for job in block:
+            job.block = block
+        for job in block[1:]:
+            self._move(job, Phase.BOUND)
+
+    def start_bound(self, key: K) -> list[K]:
+        """Start the jobs that are bound to one that just started, in its slot; return them."""
+        block, started = self._jobs[key].block or [], []
+        for job in block:
+            job.block = None
+            if job.phase is Phase.BOUND:
+                self._start(job)
+                started.append(job.request.key)
+        return started
+
+    def _dissolve(self, job: Job[K]) -> None:
+        for one in job.block or ():
+            one.block = None
+            if one.phase is Phase.BOUND:
+                self._move(one, Phase.WAITING)
 
     # ------------------------------------------------------------------ running
 
@@ -398,14 +300,14 @@ class Queue[K: Hashable]:
         if job is None:
             number = next(self._numbers)
             rank = (BACKGROUND, 0, request.level, number)
-            self._jobs[request.key] = _Job(request, number, rank, Phase.RUNNING)
+            self._jobs[request.key] = Job(request, number, rank, Phase.RUNNING)
             return True
         if job.phase is Phase.RUNNING:
             return False
         self._start(job)
         return True
 
-    def _start(self, job: _Job[K]) -> None:
+    def _start(self, job: Job[K]) -> None:
         self._leave(job)
         job.bucket = None
         job.phase = Phase.RUNNING
@@ -427,7 +329,7 @@ class Queue[K: Hashable]:
         parents: list[K] = []
         for claim in job.claims.values():
             claim.job = None
-            parent = claim._parent
+            parent = claim.parent
             if parent is None:
                 direct.append(claim)
                 continue
@@ -445,7 +347,7 @@ class Queue[K: Hashable]:
         job.rank = min(claim.rank for claim in job.claims.values())
         self._enter(job)
 
-    def _end(self, key: K) -> _Job[K]:
+    def _end(self, key: K) -> Job[K]:
         job = self._jobs[key]
         if job.phase is not Phase.RUNNING:
             raise ValueError(f"queue: only a running job ends, {key!r} is {job.phase.value}")

@@ -1,0 +1,192 @@
+"""One block of voxels: what each op of a chain is handed, and how many chunks it is best made for.
+
+Owns the arithmetic of halos and of the volume's edge. Halos are exact: the block an op is handed
+holds the voxels around it that the op run over the whole level would see, and past the level's
+edge what the boundary rule says *of that op's input*, so a chain of ops equals each op run over the
+whole level in turn, at every face.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
+
+import numpy as np
+
+from napari_materialize.geometry import Box, Index
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from napari_materialize.arrays import Level
+    from napari_materialize.ops import Op
+
+__all__ = [
+    "BOUNDARIES",
+    "Boundary",
+    "Link",
+    "Step",
+    "best_block",
+    "gather",
+    "made_box",
+    "pad",
+    "spread",
+    "steps_for",
+]
+
+type Boundary = Literal["edge", "zeros"]
+"""What lies past the volume's edge: its outermost voxels repeated, or zeros."""
+
+BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary.__value__)
+
+BLOCK_VOXELS = 2**25
+"""Voxels that ops may be handed in one call: 128 MiB of float32."""
+
+
+class Link(NamedTuple):
+    """One op of a stage, as it runs on one level."""
+
+    op: Op
+    level: Level
+    """What goes in."""
+
+
+class Step(NamedTuple):
+    """One op's share in making a block."""
+
+    link: Link
+    exists: Box
+    """The input voxels it is handed, as far as they lie inside the level."""
+
+    block: Box
+    """All it is handed, perhaps past the level's edge."""
+
+    makes: Box
+    """The output voxels that are wanted of it."""
+
+
+def steps_for(chain: Sequence[Link], box: Box) -> list[Step]:
+    """Walk a chain from last to first: which voxels each op needs for ``box`` to come out."""
+    steps: list[Step] = []
+    for link in reversed(chain):
+        block = link.op.reach(box, link.level)
+        exists = block.clip(link.level.shape)
+        steps.append(Step(link, exists, block, box))
+        box = exists
+    return steps[::-1]
+
+
+def made_box(chain: Sequence[Link], made: Level, indices: Sequence[Index]) -> Box:
+    """Return the voxels that come out when chunks are computed that form a box.
+
+    ``indices`` names the outermost ones first and last.
+    """
+    op, given = chain[-1]
+    wanted = Box(made.grid.box(indices[0]).start, made.grid.box(indices[-1]).stop)
+    return op.outputs(op.inputs(wanted, given), given).clip(made.shape)
+
+
+def gather(
+    step: Step, level: Level, chunks: Mapping[Index, np.ndarray], boundary: Boundary
+) -> np.ndarray:
+    """Put the block of the first op together from chunks; no copy if it is one whole chunk."""
+    needed = list(level.grid.covering(step.exists))
+    if len(needed) == 1 and level.grid.box(needed[0]) == step.block:
+        return chunks[needed[0]].view()
+    block = np.empty(step.block.shape, level.dtype)
+    for index in needed:
+        box = level.grid.box(index)
+        part = box.intersect(step.exists)
+        target = part.relative_to(step.block.start).slices
+        block[target] = chunks[index][part.relative_to(box.start).slices]
+    _fill_outside(block, step, boundary)
+    return block
+
+
+def pad(block: np.ndarray, step: Step, boundary: Boundary) -> np.ndarray:
+    """Return the block an op in the middle of a stage is handed, past the edge too."""
+    if step.block == step.exists:
+        return block
+    padded = np.empty(step.block.shape, block.dtype)
+    padded[step.exists.relative_to(step.block.start).slices] = block
+    _fill_outside(padded, step, boundary)
+    return padded
+
+
+def _fill_outside(block: np.ndarray, step: Step, boundary: Boundary) -> None:
+    """Fill the voxels past the level's edge, axis by axis, in place."""
+    inside = step.exists.relative_to(step.block.start)
+    for axis, (low, high) in enumerate(zip(inside.start, inside.stop, strict=True)):
+        lead = (slice(None),) * axis
+        before, after = (*lead, slice(0, low)), (*lead, slice(high, None))
+        if boundary == "zeros":
+            block[before] = 0
+            block[after] = 0
+        else:
+            block[before] = block[(*lead, slice(low, low + 1))]
+            block[after] = block[(*lead, slice(high - 1, high))]
+
+
+def spread(chain: Sequence[Link], made: Level) -> tuple[bool, ...]:
+    """Return along which axes of what is ``made`` a chunk needs voxels beyond its own."""
+    size = dict(zip((axis.name for axis in made.axes), made.chunks, strict=True))
+    box = _reach(chain, made.chunks)[-1]
+    reach = dict(zip((axis.name for axis in chain[0].level.axes), box.shape, strict=True))
+    return tuple(
+        axis.type == "space" and reach.get(axis.name, 0) > size[axis.name] for axis in made.axes
+    )
+
+
+def best_block(
+    chain: Sequence[Link], made: Level, voxel_seconds: float | None, limit: float
+) -> Index:
+    """Return how many chunks along each axis are best computed in one call.
+
+    Along an axis that the last op makes whole, as a model its channels, all of them. Along the axes
+    that have a halo doubled for as long as that saves a tenth of the work, and the block fits
+    `BLOCK_VOXELS` and the time.
+
+    Parameters
+    ----------
+    chain : sequence of Link
+        The ops, as they run on the level.
+    made : Level
+        What comes out.
+    voxel_seconds : float or None
+        Seconds of work per voxel the ops are handed, as measured; None if nobody knows yet, and
+        then each chunk is computed alone.
+    limit : float
+        Seconds that a block may take.
+    """
+    wide, best = (
+        spread(chain, made),
+        made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop,
+    )
+    while voxel_seconds is not None and any(wide):
+        more = tuple(
+            min(2 * n, 1 << (count - 1).bit_length()) if grows else n
+            for n, count, grows in zip(best, made.grid.counts, wide, strict=True)
+        )
+        now, then = _work(chain, made, best), _work(chain, made, more)
+        voxels = then * math.prod(map(operator.mul, more, made.chunks))
+        if now < 1.1 * then or voxels > BLOCK_VOXELS or voxels * voxel_seconds > limit:
+            break
+        best = more
+    return best
+
+
+def _reach(chain: Sequence[Link], size: Index) -> list[Box]:
+    """Return what each op is handed, last op first, for a box of ``size`` far from all edges."""
+    box, boxes = Box((0,) * len(size), size), []
+    for op, given in reversed(chain):
+        box = op.reach(box, given)
+        boxes.append(box)
+    return boxes
+
+
+def _work(chain: Sequence[Link], made: Level, counts: Index) -> float:
+    """Return the voxels the ops are handed for each that is kept."""
+    size = tuple(map(operator.mul, counts, made.chunks))
+    handed: int = sum(box.size for box in _reach(chain, size))
+    return handed / int(math.prod(size))
