@@ -20,7 +20,8 @@ def _as(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     if dtype.kind == "f":
         return values.astype(dtype)
     limits = np.iinfo(dtype)
-    return np.clip(np.rint(values), limits.min, limits.max).astype(dtype)
+    whole = np.rint(values.astype("f8"))
+    return np.clip(whole, limits.min, limits.max).astype(dtype)
 
 
 def gaussian(array: np.ndarray, boundary: str, sigma: float) -> np.ndarray:

@@ -295,8 +295,11 @@ def broken_at(*chunks):
 
 def test_raise_stops_and_names_the_chunk():
     store = MemoryStore()
-    with Engine(slots=1) as engine, pytest.raises(ChunkError, match=r"\(0, 2\).*unreadable"):
+    with Engine(slots=1) as engine, pytest.raises(ChunkError, match=r"\(0, 2\).*unreadable") as e:
         engine.materialize(broken_at((0, 2)), store, concurrency=1)
+    receipt = e.value.receipt
+    assert (receipt.chunks, receipt.written, receipt.failed) == (8, 2, 1)
+    assert [f.index for f in receipt.failures] == [(0, 2)]
     assert record(store)["status"] == "failed"
     assert record(store)["counts"]["failed"] == 1
     assert opened(store)[...].sum() == 4

@@ -80,6 +80,9 @@ class OptionError(InputError):
 class ChunkError(MaterializeError, RuntimeError):
     """A chunk could not be computed, read, encoded or stored; the cause is attached."""
 
+    receipt: object = None
+    """What a job that this error ended had done until then, a `Materialized`; else None."""
+
 
 class StoreError(MaterializeError, OSError):
     """A store could not write or read a file: the message names it and why, `errno` is kept."""

@@ -132,9 +132,12 @@ def carry_out(service: ChunkService, plan: Plan) -> Materialized:
     try:
         run.go()
     except BaseException as error:
+        done = run.receipt(time.perf_counter() - began)
+        if isinstance(error, ChunkError):
+            error.receipt = done
         status = "aborted" if isinstance(error, KeyboardInterrupt) else "failed"
         try:
-            _put_end(plan, status, started, run.receipt(time.perf_counter() - began))
+            _put_end(plan, status, started, done)
         except OSError as second:
             error.add_note(f"the record of this end could not be written either: {second}")
         raise

@@ -1,0 +1,135 @@
+"""``info``: what an image is, and what made it if this project did.
+
+Owns the listing. What is listed is a view's and its source's own description.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from napari_materialize.cli.outcome import (
+    DONE,
+    Debug,
+    Json,
+    Report,
+    conclude,
+    printable,
+    say,
+    table,
+)
+from napari_materialize.cli.record import own_record
+from napari_materialize.cli.run import Boundary, Ops, Source  # noqa: TC001 - typer reads them
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from napari_materialize.arrays import Level
+    from napari_materialize.view import View
+
+__all__ = ["info"]
+
+
+def info(
+    source: Source,
+    op: Ops = None,
+    boundary: Boundary = "edge",
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Show what SOURCE is, or what it would be through ops."""
+    conclude(partial(_info, source, op or (), boundary, json), as_json=json, debug=debug)
+
+
+def _info(source: str, ops: Sequence[str], boundary: Any, as_json: bool, report: Report) -> int:
+    from napari_materialize.recipe import open_view
+
+    view = open_view(source, ops, boundary=boundary)
+    report |= _describe(view)
+    if not as_json:
+        for line in _lines(report):
+            say(printable(line))
+    return DONE
+
+
+def _describe(view: View) -> Report:
+    """Return everything that is known of a view, as JSON."""
+    from napari_materialize.recipe import op_text
+
+    axes = [{"name": a.name, "type": a.type, "unit": a.unit} for a in view.levels[0].axes]
+    return {
+        "name": view.name,
+        "kind": view.kind,
+        "source": dict(view.source.record),
+        "ops": [op_text(op) for op in view.ops],
+        "boundary": view.boundary,
+        "axes": axes,
+        "levels": [_level(level) for level in view.levels],
+        "identity": view.identity if view.stable else None,
+        "record": own_record(view.source.location),
+    }
+
+
+def _level(level: Level) -> dict[str, Any]:
+    return {
+        "shape": list(level.shape),
+        "dtype": level.dtype.name,
+        "chunks": list(level.chunks),
+        "scale": list(level.scale),
+        "translation": list(level.translation),
+        # JSON has no number for NaN and infinity
+        "fill": level.fill if math.isfinite(level.fill) else str(level.fill),
+        "bytes": level.nbytes,
+    }
+
+
+def _lines(report: Report) -> list[str]:
+    source, axes = report["source"], report["axes"]
+    format_ = " ".join(
+        str(source[key]) for key in ("type", "format") if source.get(key) is not None
+    )
+    heads = [
+        ("name", report["name"]),
+        ("kind", report["kind"]),
+        ("source", f"{format_} (zarr v{source['zarr_format']}), {source['location']}"),
+        ("axes", ", ".join(f"{a['name']} ({a['unit'] or a['type']})" for a in axes)),
+    ]
+    if report["ops"]:
+        heads.insert(3, ("ops", "  ".join(report["ops"])))
+    if (record := report["record"]) is not None:
+        heads.append(("made by", _made_by(record)))
+    rows = [("level", "shape", "chunks", "dtype", "scale", "translation", "MB")]
+    for number, level in enumerate(report["levels"]):
+        rows.append(
+            (
+                str(number),
+                _product(level["shape"]),
+                _product(level["chunks"]),
+                level["dtype"],
+                _numbers(level["scale"]),
+                _numbers(level["translation"]),
+                f"{level['bytes'] / 1e6:.1f}",
+            )
+        )
+    return [*table(heads), "", *table(rows)]
+
+
+def _made_by(record: Mapping[str, Any]) -> str:
+    """Say in one line what made a store of ours; ``--json`` has the whole record."""
+    view = record.get("view")
+    ops = view.get("ops", []) if isinstance(view, dict) else []
+    names = [op.get("name", "?") for op in ops if isinstance(op, dict)]
+    through = f", through {', '.join(names)}" if names else ""
+    return (
+        f"napari-materialize {record.get('version', '?')}{through}; "
+        f"{record.get('status', 'unknown')}, started {record.get('started', '?')}"
+    )
+
+
+def _product(sizes: Iterable[int]) -> str:
+    return " x ".join(map(str, sizes))
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(f"{value:g}" for value in values)

@@ -1,0 +1,245 @@
+"""``run``: compute a box of a source through ops, and store it as OME-Zarr.
+
+Owns the command's arguments and what it tells afterwards. Their texts are read in `request`, the
+job is watched over in `watch`.
+"""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from napari_materialize.cli.outcome import (
+    DONE,
+    PARTLY_FAILED,
+    Debug,
+    Json,
+    Report,
+    complain,
+    conclude,
+    printable,
+    say,
+    stopped_by,
+)
+from napari_materialize.cli.request import Request
+from napari_materialize.errors import ChunkError, MaterializeError, StoreError, TargetError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from napari_materialize.job import Materialized
+    from napari_materialize.plan import Plan
+    from napari_materialize.view import View
+
+__all__ = ["Boundary", "Ops", "Source", "receipt", "run"]
+
+SHOWN_FAILURES = 5
+"""Failed chunks that are named to a person; a program gets all of them."""
+
+
+def _option(name: str, metavar: str, text: str) -> Any:
+    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+
+
+Source = Annotated[
+    str,
+    typer.Argument(metavar="SOURCE", help="The image: a path or file:// URL.", show_default=False),
+]
+Out = Annotated[
+    str,
+    typer.Argument(metavar="OUT", help="The folder to write, not there yet.", show_default=False),
+]
+Ops = Annotated[
+    list[str] | None,
+    _option("--op", "SPEC", "An op, name:key=value,key=value; may be repeated, runs in order."),
+]
+Levels = Annotated[
+    list[str] | None,
+    _option("--level", "N", "A level to write, 0 is the finest; may be repeated. [all]"),
+]
+VoxelBox = Annotated[
+    str | None,
+    _option("--box", "lo:hi", "Voxels, such as 0,64,64:32,192,192, along the last axes. [whole]"),
+]
+BoxLevel = Annotated[
+    str | None, _option("--box-level", "N", "The level whose voxels the box counts. [0]")
+]
+WorldBox = Annotated[
+    str | None, _option("--world-box", "lo:hi", "The box in world units, such as -10,0:5,5.5.")
+]
+Extent = Annotated[
+    str,
+    _option("--extent", "level|box", "Arrays of the level's shape, or of exactly the box. [level]"),
+]
+Format = Annotated[
+    str,
+    _option("--format", "zarr2|zarr3|n5", "OME-Zarr 0.4 or 0.5; n5 is not built yet. [zarr2]"),
+]
+Compressor = Annotated[
+    str, _option("--compression", "NAME[:LEVEL]", "gzip, zstd, blosc or none. [gzip:6]")
+]
+Shards = Annotated[
+    str | None, _option("--shards", "N,N,...", "Chunks in a shard along each axis; not built yet.")
+]
+Pyramid = Annotated[
+    str, _option("--pyramid", "N|auto", "Coarser levels made from the written; not built yet. [0]")
+]
+KeepEmpty = Annotated[
+    bool,
+    typer.Option("--keep-empty", help="Write chunks of nothing but the fill value too."),
+]
+Existing = Annotated[
+    str,
+    _option(
+        "--existing",
+        "error|resume|add|overwrite",
+        "What to do with a store that is there; all but error are not built yet. [error]",
+    ),
+]
+OnError = Annotated[
+    str, _option("--on-error", "raise|collect", "At a failing chunk: stop, or go on. [raise]")
+]
+Select = Annotated[
+    str | None, _option("--select", "c=N", "One place along the channel axis, before the ops.")
+]
+Boundary = Annotated[
+    str, _option("--boundary", "edge|zeros", "What ops see past the volume's edge. [edge]")
+]
+Slots = Annotated[
+    str | None, _option("--slots", "N", "Computations at a time. [the cores and one]")
+]
+Threads = Annotated[
+    str | None,
+    _option("--threads", "N", "Chunks asked for at a time. [the slots]"),
+]
+Dask = Annotated[
+    str | None, _option("--dask", "ADDRESS", "A dask scheduler to work on; not built yet.")
+]
+
+
+def run(  # noqa: PLR0917 - typer reads the options from them
+    source: Source,
+    out: Out,
+    op: Ops = None,
+    level: Levels = None,
+    box: VoxelBox = None,
+    box_level: BoxLevel = None,
+    world_box: WorldBox = None,
+    extent: Extent = "level",
+    format: Format = "zarr2",  # noqa: A002 - the option's name
+    compression: Compressor = "gzip",
+    shards: Shards = None,
+    pyramid: Pyramid = "0",
+    keep_empty: KeepEmpty = False,
+    existing: Existing = "error",
+    on_error: OnError = "raise",
+    select: Select = None,
+    boundary: Boundary = "edge",
+    slots: Slots = None,
+    threads: Threads = None,
+    dask: Dask = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Compute a box of SOURCE and store it in OUT as OME-Zarr."""
+    # the parameters are the request's fields, and the two that say how to report
+    asked = locals()
+    as_json, with_traceback = asked.pop("json"), asked.pop("debug")
+    request = Request(**asked)
+    conclude(partial(_run, request, as_json), as_json=as_json, debug=with_traceback)
+
+
+def _run(asked: Request, as_json: bool, report: Report) -> int:
+    """Do the job; everything that can be refused is refused before the engine is made."""
+    asked.check_built()
+    slots = asked.slot_count
+    view = asked.view()
+    options = asked.options(view)
+    plan = _plan(view, asked.out, options)
+    report |= {
+        "target": getattr(plan.store, "location", None),
+        "format": asked.format,
+        "levels": [each.level for each in plan.levels],
+        "box": [list(plan.levels[0].box.start), list(plan.levels[0].box.stop)],
+    }
+
+    from napari_materialize.cli.watch import materialize_watched
+    from napari_materialize.engine import Engine
+
+    with Engine(slots, nice=0) as engine:
+        try:
+            done, signal_number = materialize_watched(engine, plan, options)
+        except (MaterializeError, KeyboardInterrupt) as error:
+            if isinstance(error, StoreError) and not Path(report["target"]).exists():
+                # not even its folder could be made
+                raise TargetError(f"target: {error}; choose another folder") from error
+            if isinstance(error, ChunkError) and error.receipt is not None:
+                report |= _counts(error.receipt)
+            raise
+    report |= {"status": "aborted" if done.aborted else "complete", **_counts(done)}
+    say(receipt(done, report["target"]), err=as_json)
+    if done.aborted:
+        return stopped_by(signal_number or signal.SIGINT)
+    _tell_failures(done)
+    return PARTLY_FAILED if done.failed else DONE
+
+
+def _plan(view: View, out: str, options: Mapping[str, Any]) -> Plan:
+    """Decide what will be written; a target that cannot be looked at is bad input too."""
+    from napari_materialize.plan import Options, make_plan
+
+    try:
+        return make_plan(view, out, Options(**options))
+    except StoreError as error:
+        raise TargetError(f"target: {error}; choose another folder") from error
+    except OSError as error:
+        if isinstance(error, TargetError):
+            raise
+        reason = error.strerror or type(error).__name__
+        raise TargetError(f"target {out}: {reason}; choose another folder") from error
+
+
+def _counts(done: Any) -> dict[str, Any]:
+    return {**asdict(done), "seconds": round(done.seconds, 3)}
+
+
+def receipt(done: Materialized, target: str) -> str:
+    """Return what was done, in one line."""
+    pieces = [f"{done.written} of {done.chunks} chunks written"]
+    if done.skipped:
+        pieces.append(f"{done.skipped} empty ones left out")
+    if done.failed:
+        pieces.append(f"{done.failed} failed")
+    how = "aborted, " if done.aborted else ""
+    pace = (done.written + done.skipped + done.failed) / done.seconds if done.seconds else 0.0
+    return (
+        f"{how}{', '.join(pieces)}, {_size(done.bytes)} in {done.seconds:.1f} s "
+        f"({pace:.0f} chunks/s): {printable(target)}"
+    )
+
+
+def _size(count: int) -> str:
+    """Return a number of bytes as people read it.
+
+    Examples
+    --------
+    >>> _size(0), _size(9071), _size(1_270_301), _size(4 * 10**12)
+    ('0 bytes', '9.1 kB', '1.3 MB', '4000.0 GB')
+    """
+    for power, unit in ((1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if count >= power:
+            return f"{count / power:.1f} {unit}"
+    return f"{count} bytes"
+
+
+def _tell_failures(done: Materialized) -> None:
+    for failure in done.failures[:SHOWN_FAILURES]:
+        complain(failure.reason)
+    more = len(done.failures) - SHOWN_FAILURES
+    if more > 0:
+        complain(f"and {more} chunks more failed; --json lists all")
