@@ -102,7 +102,7 @@ def bound_queue():
     return queue, claims
 
 
-def test_bound_jobs_start_with_the_one_that_leads():
+def test_rule_9_bound_jobs_start_with_the_one_that_leads():
     queue, claims = bound_queue()
     assert queue.admit("compute") == "a"
     queue.expand("a", [])
@@ -114,7 +114,7 @@ def test_bound_jobs_start_with_the_one_that_leads():
 
 
 @pytest.mark.parametrize("taken", ["a", "b"])
-def test_a_clients_claim_dissolves_a_block(taken):
+def test_rule_9_a_clients_claim_dissolves_a_block(taken):
     queue, _ = bound_queue()
     queue.claim(stage_request(taken))
     assert Phase.BOUND not in {queue.phase(key) for key in "abcd"}
@@ -162,7 +162,7 @@ def test_only_what_waits_in_the_background_is_bound():
 # ---------------------------------------------------------------------- all together
 
 
-def test_background_chunks_are_computed_in_one_call_and_each_is_fulfilled():
+def test_rule_9_background_chunks_come_in_one_call_and_each_is_fulfilled():
     engine, workers = cranked(slots=2)
     view, shapes = blurred()
     warm(engine, workers, view)
@@ -178,7 +178,7 @@ def test_background_chunks_are_computed_in_one_call_and_each_is_fulfilled():
     assert went == ["queued", "loading", "ready", "evicted"]
 
 
-def test_a_client_takes_its_chunk_out_of_a_waiting_block_and_goes_first():
+def test_rule_9_a_client_takes_its_chunk_out_of_a_waiting_block_and_goes_first():
     engine, workers = cranked(slots=1)
     view, shapes = blurred()
     warm(engine, workers, view)
@@ -200,7 +200,7 @@ def test_a_client_takes_its_chunk_out_of_a_waiting_block_and_goes_first():
     assert engine.stats()["computed"] == 6
 
 
-def test_a_client_shares_a_block_that_runs():
+def test_rule_9_a_client_shares_a_block_that_runs():
     engine, workers = cranked(slots=2)
     view, shapes = blurred()
     warm(engine, workers, view)

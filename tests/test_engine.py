@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import oracle
 from doubles import Gate, RecordingArray, cranked
-from napari_materialize import Engine, open_view, ops
+from napari_materialize import Engine, MemoryStore, open_view, ops
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import (
     ChunkError,
@@ -188,6 +188,23 @@ def test_the_chunk_budget_holds_and_inputs_have_their_own():
         assert engine.stats()["bytes"] == {"none": 0, "inputs": 48, "stages": 0, "chunks": 32}
 
 
+def test_a_job_leaves_what_the_viewer_looked_at():
+    """A region 20 times both budgets goes through, and the viewer's chunks are still there."""
+    source = numbers((800,), (2,))
+    with Engine(slots=2, chunk_bytes=20 * 16, stage_bytes=20 * 16, input_bytes=4 * 16) as engine:
+        view = source.view(Gate().op)
+        engine.array(view)[0, :32]
+        looked_at = engine.resident(view)
+        assert len(looked_at) == 16
+        done = engine.materialize(view, MemoryStore())
+        assert done.written == 400
+        assert engine.resident(view) == looked_at
+        held = engine.stats()["bytes"]
+    assert held["chunks"] == 16 * 16
+    assert held["none"] == 0
+    assert held["inputs"] <= 4 * 16
+
+
 def test_changing_a_late_op_computes_again_only_from_there():
     early = Gate()
 
@@ -206,7 +223,19 @@ def test_changing_a_late_op_computes_again_only_from_there():
     assert len(source.reads) == 4
 
 
-def test_the_scenario_of_the_caches_ancestor():
+def basic(array, rows, columns):
+    return array[rows, columns]
+
+
+def outer(array, rows, columns):
+    """Ask for the same voxels by index arrays."""
+    columns = columns if isinstance(columns, slice) else slice(columns, columns + 1)
+    picked = array.oindex[np.arange(rows.start, rows.stop), np.arange(columns.start, columns.stop)]
+    return picked if picked.shape[1] > 1 else picked[:, 0]
+
+
+@pytest.mark.parametrize("read", [basic, outer])
+def test_the_scenario_of_the_caches_ancestor(read):
     source = RecordingArray(np.arange(48).reshape(6, 8), (3, 4))
     view = source.view()
     with Engine(slots=2, chunk_bytes=2 * 3 * 4 * 8) as engine:
@@ -219,29 +248,29 @@ def test_the_scenario_of_the_caches_ancestor():
         def resident():
             return [index for _, index in engine.resident(view)]
 
-        assert array[1:5, 2].tolist() == [10, 18, 26, 34]
+        assert read(array, slice(1, 5), 2).tolist() == [10, 18, 26, 34]
         assert reads() == [(0, 0), (1, 0)]
-        assert array[3:5, 2].tolist() == [26, 34]
+        assert read(array, slice(3, 5), 2).tolist() == [26, 34]
         assert reads() == []
-        assert array[0:2, 5].tolist() == [5, 13]
+        assert read(array, slice(0, 2), 5).tolist() == [5, 13]
         assert reads() == [(0, 1)]
         assert resident() == [(0, 1), (1, 0)]
-        assert array.oindex[[1, 2, 3, 4], [2]].ravel().tolist() == [10, 18, 26, 34]
+        assert read(array, slice(1, 5), 2).tolist() == [10, 18, 26, 34]
         assert reads() == [(0, 0)]
         assert resident() == [(0, 0), (1, 0)]
 
         source.broken[1, 1] = OSError("unreadable")
-        with pytest.raises(ChunkError, match=r"chunk \(1, 1\) of level 0.*unreadable"):
-            array[3:5, 4:6]
-        assert reads() == [(1, 1)]
-        with pytest.raises(ChunkError) as caught:
-            array.oindex[[3, 4], [4, 5]]
-        assert reads() == []
-        assert isinstance(caught.value.__cause__, OSError)
+        for expected in ([(1, 1)], []):
+            with pytest.raises(
+                ChunkError, match=r"chunk \(1, 1\) of level 0.*unreadable"
+            ) as caught:
+                read(array, slice(3, 5), slice(4, 6))
+            assert isinstance(caught.value.__cause__, OSError)
+            assert reads() == expected
         assert engine.state(view, 0, (1, 1)) is ChunkState.FAILED
         del source.broken[1, 1]
         engine.retry(view, 0, (1, 1))
-        assert array[3:5, 4:6].tolist() == [[28, 29], [36, 37]]
+        assert read(array, slice(3, 5), slice(4, 6)).tolist() == [[28, 29], [36, 37]]
         assert reads() == [(1, 1)]
         went = [e.after.value for e in engine.events(view) if e.key.chunk == (1, 1)]
         assert went == ["queued", "loading", "failed", "queued", "loading", "ready"]
@@ -450,6 +479,27 @@ def test_closing_tells_everybody_who_waits():
     gate.open.set()
 
 
+def test_closing_ends_a_read_that_waits():
+    gate = Gate(shut=True)
+    view = numbers().view(gate.op)
+    engine, problems = Engine(slots=1), []
+
+    def read():
+        try:
+            engine.array(view)[:]
+        except EngineClosed as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=read, daemon=True)
+    thread.start()
+    gate.entered.acquire(timeout=60)
+    engine.close()
+    thread.join(60)
+    assert not thread.is_alive()
+    assert len(problems) == 1
+    gate.open.set()
+
+
 def test_a_closed_engines_threads_end():
     gate = Gate()
     view = numbers().view(gate.op)
@@ -495,7 +545,7 @@ def test_stats_and_events_say_what_happened():
 
 
 def test_many_threads_at_random():
-    """Claims, releases and reads from 8 threads; every chunk right, and nothing left behind."""
+    """20,000 claims, reads and releases in 8 threads: every chunk right, nothing left behind."""
     source = RecordingArray(np.arange(16 * 16).reshape(16, 16), (2, 2))
     view = source.view("gaussian:sigma=0.4")
     expected = oracle.run(source.array, [("gaussian", {"sigma": 0.4})], "edge")
@@ -507,7 +557,7 @@ def test_many_threads_at_random():
         def work(seed):
             generator = np.random.default_rng(seed)
             try:
-                for _ in range(300):
+                for _ in range(2_500):
                     index = tuple(int(i) for i in generator.integers(0, 8, 2))
                     background = bool(generator.integers(2))
                     with engine.claim(view, 0, index, background=background) as claim:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -13,7 +14,7 @@ from doubles import RecordingArray, cranked
 from napari_materialize import Box, ops
 from napari_materialize.cache import ChunkState, Pool
 from napari_materialize.demand import Phase
-from napari_materialize.errors import ChunkError
+from napari_materialize.errors import ChunkError, EngineClosed
 
 SIDE, CHUNK = 8, 2
 
@@ -43,8 +44,11 @@ class EngineMachine(RuleBasedStateMachine):
         )
         self.views = {"source": self.source.view(), "first": first, "second": second}
         self.expected = {"first": array + 100, "second": array + 1100}
-        self.budgets = {"chunk_bytes": 100, "stage_bytes": 150, "input_bytes": 200}
-        self.engine, self.workers = cranked(slots=2, readers=2, block_seconds=1e9, **self.budgets)
+        self.start_over()
+
+    def start_over(self):
+        budgets = {"chunk_bytes": 100, "stage_bytes": 150, "input_bytes": 200}
+        self.engine, self.workers = cranked(slots=2, readers=2, block_seconds=1e9, **budgets)
         self.claims = []
 
     @rule(
@@ -92,6 +96,21 @@ class EngineMachine(RuleBasedStateMachine):
                 if self.engine.state(view, 0, index) is ChunkState.FAILED:
                     self.engine.retry(view, 0, index)
                     return
+
+    @precondition(lambda self: len(self.claims) > 8)
+    @rule()
+    def close(self):
+        """Close the engine with everything under way: whoever waits is told, nobody hangs."""
+        self.engine.close()
+        assert self.workers.closed
+        for _, _, claim in self.claims:
+            assert claim.done
+            with contextlib.suppress(ChunkError, EngineClosed):
+                claim.result(timeout=0)
+            claim.release()
+        with pytest.raises(EngineClosed):
+            self.engine.claim(self.views["first"], 0, (0, 0))
+        self.start_over()
 
     @invariant()
     def voxels_are_right(self):

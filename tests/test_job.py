@@ -132,7 +132,7 @@ def test_what_was_not_written_reads_as_the_fill_value():
 # ---------------------------------------------------------------------- claims and order
 
 
-def test_a_job_asks_for_a_few_chunks_at_a_time():
+def test_rule_8_a_job_asks_for_a_few_chunks_at_a_time():
     engine, workers = cranked(slots=4)
     view = RecordingArray(np.arange(1000).reshape(1, 1000), (1, 10)).view(Gate().op)
     store = MemoryStore()
@@ -179,7 +179,7 @@ def test_thirty_six_chunks_four_of_them_empty():
 # ---------------------------------------------------------------------- stopping
 
 
-def test_cancel_starts_nothing_more_and_keeps_what_is_written():
+def test_rule_5_cancel_starts_nothing_more_and_keeps_what_is_written():
     gate = Gate(shut=True)
     array = np.arange(400).reshape(20, 20)
     view = RecordingArray(array, (2, 2)).view(gate.op)
