@@ -3,18 +3,20 @@
     ./dev bench latency
 
 A client asks for chunks of its own at random times, one at a time or eight at once, of the finest
-and of a coarser level. ``sleep`` is an op that waits 60 ms without computing: what is above 60 ms is
-the queue's. ``compute`` is one that computes for about 60 ms and lets go of Python's lock: there the
-machine's cores are shared with the job, whose threads the operating system ranks lower. ``idle`` is
-the same op with no job running. An op that holds Python's lock cannot be helped by an order, and is
-not measured here: `docs/concepts/caching.md` says what helps.
+and of a coarser level. ``sleep`` is an op that waits 60 ms without computing: what is above 60 ms
+is the queue's. ``compute`` is one that computes for about 60 ms and lets go of Python's lock: there
+the machine's cores are shared with the job, whose threads the operating system ranks lower.
+``idle`` is the same op with no job running. ``best`` is what the best order could give for sleeping
+ops: one slot that is free, others that become free at random within an op's time, simulated. An op
+that holds Python's lock cannot be helped by an order, and is not measured here;
+`docs/concepts/caching.md` says what helps.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 import random
-import statistics
 import sys
 import threading
 import time
@@ -59,11 +61,32 @@ def computing() -> Callable[[np.ndarray], np.ndarray]:
     return compute
 
 
-def view_of(function: Any, halo: int = 0) -> View:
-    """Return a view of two levels, of 4,096 and 512 chunks; with a halo a chunk has 27 inputs."""
+def view_of(function: Any, inputs: int = 1) -> View:
+    """Return a view of two levels, of 4,096 and 512 chunks, each made of 1, 8 or 27 chunks."""
     fine = np.ones((SIDE * 8,) * 3, "u1")
-    op = ops.Function(function, halo=halo, dtype="uint8", name="op", version=str(id(function)))
-    return open_view([fine, fine[::2, ::2, ::2].copy()], op, chunks=(8, 8, 8))
+    halo = 2 if inputs == 27 else 0
+    chain: list[Any] = [
+        ops.Function(function, halo=halo, dtype="uint8", name="op", version=str(id(function)))
+    ]
+    levels = [fine, fine[::2, ::2, ::2].copy()]
+    if inputs == 8:
+        levels = [np.broadcast_to(level, (8, *level.shape)) for level in levels]
+        chain.insert(0, ops.Argmax())
+    axes, chunks = ("czyx", (1, 8, 8, 8)) if inputs == 8 else ("zyx", (8, 8, 8))
+    return open_view(levels, chain, axes=axes, chunks=chunks)
+
+
+def best(slots: int, clients: int) -> list[float]:
+    """Simulate the waits of the best order: each request takes the slot that is free first."""
+    generator, waits = random.Random(0), []
+    for _ in range(2_000):
+        busy = max(1, slots - 1)
+        free = sorted([generator.uniform(0, SECONDS) for _ in range(busy)] + [0.0] * (slots - busy))
+        for _ in range(clients):
+            end = free.pop(0) + SECONDS
+            waits.append(end * 1e3)
+            free = sorted([*free, end])
+    return sorted(waits)
 
 
 def wait(engine: Engine, view: View, level: int, indices: list[tuple[int, ...]]) -> list[float]:
@@ -80,10 +103,16 @@ def wait(engine: Engine, view: View, level: int, indices: list[tuple[int, ...]])
 
 
 def measure(
-    slots: int, function: Any, *, clients: int = 1, level: int = 0, halo: int = 0, job: bool = True
+    slots: int,
+    function: Any,
+    *,
+    clients: int = 1,
+    level: int = 0,
+    inputs: int = 1,
+    job: bool = True,
 ) -> tuple[list[float], float]:
     """Return the waits in milliseconds, and the job's chunks per second."""
-    view, generator = view_of(function, halo), random.Random(0)
+    view, generator = view_of(function, inputs), random.Random(0)
     cancel, done = threading.Event(), []
     with Engine(slots=slots) as engine:
         began = time.perf_counter()
@@ -96,8 +125,7 @@ def measure(
             thread.start()
             time.sleep(0.5)
         # from the job's far end, so that it has computed none of them
-        counts = view.levels[level].grid.counts
-        free = [index for index in view.walk(level, Box.whole(view.levels[level].shape))]
+        free = list(view.walk(level, Box.whole(view.levels[level].shape)))
         free = free[::-1][: REQUESTS + clients]
         waits: list[float] = []
         while len(waits) < REQUESTS:
@@ -106,7 +134,6 @@ def measure(
         cancel.set()
         if job:
             thread.join()
-        assert len(counts) == 3
         elapsed = time.perf_counter() - began
     return waits, (done[0].chunks and done[0].written / elapsed) if done else 0.0
 
@@ -117,24 +144,28 @@ def main() -> None:
         ("sleep, finest level", {"slots": 4, "function": sleep}),
         ("sleep, coarser level", {"slots": 4, "function": sleep, "level": 1}),
         ("sleep, 8 clients at once", {"slots": 4, "function": sleep, "clients": 8}),
-        ("sleep, 27 inputs", {"slots": 4, "function": sleep, "halo": 2}),
+        ("sleep, 8 inputs", {"slots": 4, "function": sleep, "inputs": 8}),
+        ("sleep, 27 inputs", {"slots": 4, "function": sleep, "inputs": 27}),
         ("sleep, 1 slot", {"slots": 1, "function": sleep}),
         ("compute, idle", {"slots": 4, "function": compute, "job": False}),
         ("compute", {"slots": 4, "function": compute}),
-        ("compute, 27 inputs", {"slots": 4, "function": compute, "halo": 2}),
+        ("compute, 27 inputs", {"slots": 4, "function": compute, "inputs": 27}),
         ("compute, 1 slot", {"slots": 1, "function": compute}),
     ]
-    print("| op | slots | median, ms | 99 % within, ms | longest, ms | job, chunks/s |")
-    print("| --- | ---: | ---: | ---: | ---: | ---: |")
+    print("| op | slots | median, ms | best | 99 % within, ms | best | job, chunks/s |")
+    print("| --- | ---: | ---: | ---: | ---: | ---: | ---: |")
     for name, case in cases:
         waits, rate = measure(**case)
-        waits.sort()
-        high = waits[int(len(waits) * 0.99) - 1]
-        print(
-            f"| {name} | {case['slots']} | {statistics.median(waits):.1f} | {high:.1f} "
-            f"| {waits[-1]:.1f} | {rate:.0f} |",
-            flush=True,
-        )
+        columns = [f"{name} | {case['slots']}"]
+        ideal = best(case["slots"], case.get("clients", 1)) if case["function"] is sleep else None
+        for share in (0.5, 0.99):
+            columns += [f"{at(waits, share):.1f}", f"{at(ideal, share):.1f}" if ideal else "-"]
+        print(f"| {' | '.join(columns)} | {rate:.0f} |", flush=True)
+
+
+def at(values: list[float], share: float) -> float:
+    """Return the value that a share of the values lie below or at."""
+    return sorted(values)[math.ceil(len(values) * share) - 1]
 
 
 if __name__ == "__main__":

@@ -88,7 +88,10 @@ def stall(waiting: int) -> float:
 
 
 def main() -> None:
-    print("| waiting | claim + next + finish, us | claim + release, us | bare heap, us | first step after dropping all, ms |")
+    print(
+        "| waiting | claim + next + finish, us | claim + release, us | bare heap, us "
+        "| first step after dropping all, ms |"
+    )
     print("| ---: | ---: | ---: | ---: | ---: |")
     for waiting in WAITING:
         columns = [queue_rounds(waiting), drop_rounds(waiting), heap_rounds(waiting)]

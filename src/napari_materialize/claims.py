@@ -92,11 +92,18 @@ class ChunkClaim:
 
     def release(self) -> None:
         """Give the claim up. Doing it twice does nothing."""
+        if self.mark_released():
+            self._release(self)
+            self.tell_released()
+
+    def mark_released(self) -> bool:
+        """Take note that the claim is given up; False if it was before. For the engine."""
         with self._lock:
-            if self._released:
-                return
-            self._released = True
-        self._release(self)
+            before, self._released = self._released, True
+        return not before
+
+    def tell_released(self) -> None:
+        """Tell whoever waits for it that the claim was given up. For the engine."""
         self._finish(None, ClaimReleased("the claim was released before its chunk was there"))
 
     def add_done_callback(self, callback: Callable[[ChunkClaim], None]) -> None:

@@ -220,6 +220,11 @@ class Dispatch:
                     starts.append(self._begin(key))
         return starts
 
+    @property
+    def busy(self) -> bool:
+        """Whether every slot for computing is taken."""
+        return self.queue.full(COMPUTE)
+
     def wanted(self, members: Sequence[ChunkKey]) -> bool:
         """Whether anybody still waits for one of them."""
         self._give_up_cancelled()

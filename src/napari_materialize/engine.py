@@ -23,7 +23,7 @@ from napari_materialize.recipe import open_view
 from napari_materialize.workers import DaemonWorkers, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import numpy as np
 
@@ -35,6 +35,12 @@ if TYPE_CHECKING:
     from napari_materialize.view import View
 
 __all__ = ["Engine"]
+
+RELEASED_AT_A_TIME = 64
+"""Claims that are released under the lock at a time."""
+
+MAKE_WAY = 1e-4
+"""Seconds that whoever releases many claims leaves to a client that asks."""
 
 BACKGROUND, WRITE = "background", "write"
 """Lanes of threads beside the queue's: background computation has threads of its own, and so has
@@ -97,6 +103,7 @@ class Engine:
         self._seconds = {READ: 0.0, COMPUTE: 0.0}
         self._counts = {READ: 0, COMPUTE: 0, "failures": 0}
         self._closed = False
+        self._arriving = 0
         lanes = {READ: readers, COMPUTE: self.slots, BACKGROUND: self.slots, WRITE: max(2, cores)}
         self._workers: Workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
 
@@ -158,17 +165,40 @@ class Engine:
     ) -> list[ChunkClaim]:
         """Ask for several chunks of a level before any of them is begun; see `claim`."""
         claims = [ChunkClaim(view.key(level, index), self._release) for index in indices]
-        with self._lock:
-            self._check_open()
-            given = [
-                self._dispatch.claim(
-                    claim, view.stages[-1], background=background, priority=priority, cancel=cancel
-                )
-                for claim in claims
-            ]
-            starts = self._start()
+        self._arriving += not background
+        try:
+            with self._lock:
+                self._check_open()
+                given = [
+                    self._dispatch.claim(
+                        claim,
+                        view.stages[-1],
+                        background=background,
+                        priority=priority,
+                        cancel=cancel,
+                    )
+                    for claim in claims
+                ]
+                starts = self._start()
+        finally:
+            self._arriving -= not background
         self._hand_over([outcome for outcome in given if outcome is not None], starts)
         return claims
+
+    def release_all(self, claims: Iterable[ChunkClaim]) -> None:
+        """Release many claims: a few at a time, so that a client that asks meanwhile gets in."""
+        left = [claim for claim in claims if claim.mark_released()]
+        while left:
+            some, left = left[:RELEASED_AT_A_TIME], left[RELEASED_AT_A_TIME:]
+            with self._lock:
+                for claim in some:
+                    self._dispatch.release(claim)
+                # what these would have been followed by may be about to be released too
+                starts = [] if left else self._start()
+            self._hand_over([], starts)
+            for claim in some:
+                claim.tell_released()
+            self._make_way()
 
     def block(self, view: View, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call now."""
@@ -326,8 +356,15 @@ class Engine:
         """Take a claim back; called by `ChunkClaim.release`."""
         with self._lock:
             self._dispatch.release(claim)
-            starts = self._start()
+            # with every slot taken nothing can begin, and the next end looks anyway
+            starts = [] if self._dispatch.busy else self._start()
         self._hand_over([], starts)
+        self._make_way()
+
+    def _make_way(self) -> None:
+        """Let a client that waits for the lock have it; a loop of releases would win each time."""
+        if self._arriving:
+            time.sleep(MAKE_WAY)
 
     def _start(self) -> list[Start]:
         return [] if self._closed else self._dispatch.start()

@@ -25,7 +25,7 @@ from napari_materialize.plan import LevelPlan, Options, Plan, Where, make_plan
 from napari_materialize.recipe import view_record
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.geometry import Index
@@ -62,6 +62,9 @@ class ChunkService(Protocol):
         cancel: threading.Event | None = None,
     ) -> list[ChunkClaim]:
         """Ask for chunks, before any of them is begun."""
+
+    def release_all(self, claims: Iterable[ChunkClaim]) -> None:
+        """Let chunks go."""
 
     def block(self, view: View, level: int) -> Index:
         """Return how many chunks along each axis are computed in one call, as of now."""
@@ -440,5 +443,4 @@ class _Run:
         with self._changed:
             claims = list(self._claims)
             self._changed.notify_all()
-        for claim in claims:
-            claim.release()
+        self._service.release_all(claims)

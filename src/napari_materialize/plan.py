@@ -290,8 +290,8 @@ def _check_target(view: View, store: WritableStore) -> None:
             )
     if isinstance(store, ReadableStore) and not store.is_empty():
         raise TargetError(
-            f"target {location or type(store).__name__}: must be empty or not there yet, and holds something; "
-            "choose another folder"
+            f"target {location or type(store).__name__}: must be empty or not there yet, and holds "
+            "something; choose another folder"
         )
 
 

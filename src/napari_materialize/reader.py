@@ -14,7 +14,7 @@ import numpy as np
 from zarr_indexing import LazyArray
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from zarr_indexing import Partition
 
@@ -30,8 +30,13 @@ HELD_BYTES = 256 * 2**20
 class ChunkClaims(Protocol):
     """Whoever gives chunks: the engine."""
 
-    def claim(self, view: View, level: int, index: Sequence[int]) -> ChunkClaim:
-        """Ask for a chunk."""
+    def claim_all(
+        self, view: View, level: int, indices: Sequence[Sequence[int]]
+    ) -> list[ChunkClaim]:
+        """Ask for chunks."""
+
+    def release_all(self, claims: Iterable[ChunkClaim]) -> None:
+        """Let them go."""
 
 
 class _Described:
@@ -111,16 +116,15 @@ class LazyRead:
         return [parts.popleft() for _ in range(min(room, len(parts)))]
 
     def _read(self, out: np.ndarray, parts: Sequence[Partition]) -> None:
-        claims: list[ChunkClaim] = []
+        claims = self._claims.claim_all(
+            self._view, self._level, [part.base_coords for part in parts]
+        )
         try:
-            for part in parts:
-                claims.append(self._claims.claim(self._view, self._level, part.base_coords))
             for part, claim in zip(parts, claims, strict=True):
                 chunk = LazyArray.from_numpy(claim.result())
                 out[part.out_selection] = chunk[part.projection.chunk_transform].result()
         finally:
-            for claim in claims:
-                claim.release()
+            self._claims.release_all(claims)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Read the selection, for numpy."""

@@ -270,7 +270,7 @@ class Queue[K: Hashable]:
         client = self._lines[Phase.RUNNABLE, lane, CLIENT].first()
         background = self._lines[Phase.RUNNABLE, lane, BACKGROUND].first()
         slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
-        if used + self._running[lane, CLIENT] >= slots:
+        if self.full(lane):
             return None
         if used >= max(1, slots - 1):
             background = None
@@ -363,6 +363,11 @@ class Queue[K: Hashable]:
 
     def __len__(self) -> int:
         return len(self._jobs)
+
+    def full(self, lane: str) -> bool:
+        """Whether all slots of a lane are taken."""
+        used = self._running[lane, CLIENT] + self._running[lane, BACKGROUND]
+        return used >= self.lanes[lane]
 
     def wanted(self, key: K) -> bool:
         """Whether anybody holds a claim on a key."""
