@@ -1,0 +1,48 @@
+"""What lies between a session and a widget that shows it: its threads, and its end.
+
+Owns the way of a job's signals to the main thread, and what is closed when a widget is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+from qtpy.QtCore import QObject, Signal  # type: ignore[attr-defined]
+
+if TYPE_CHECKING:
+    from napari_materialize._napari.sharing import Lease
+    from napari_materialize.session import Session
+
+__all__ = ["Ending", "Relay"]
+
+
+class Relay(QObject):  # type: ignore[misc, unused-ignore]
+    """Brings a session's signals from the job's thread to the main thread."""
+
+    progress = Signal(object)
+    finished = Signal(object)
+
+    def on_progress(self, progress: object) -> None:
+        """Pass on; in the job's thread."""
+        self.progress.emit(progress)
+
+    def on_finished(self, job: object) -> None:
+        """Pass on; in the job's thread."""
+        self.finished.emit(job)
+
+
+class Ending:
+    """What happens when the widget is gone; holds nothing of Qt. Doing it twice does nothing."""
+
+    def __init__(self, session: Session, lease: Lease | None) -> None:
+        self._session, self._lease = session, lease
+
+    def __call__(self, *_: object) -> None:
+        self._session.close()
+        if self._lease is not None:
+            self._lease.end()
+
+    def later(self) -> None:
+        """Do it in a thread of its own: a finalizer runs anywhere, under any lock."""
+        threading.Thread(target=self, name="napari-materialize end", daemon=True).start()
