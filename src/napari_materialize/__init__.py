@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from napari_materialize import errors, ops
+    from napari_materialize._napari.live import add_view
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.engine import Engine, materialize
     from napari_materialize.geometry import Box
@@ -31,6 +32,7 @@ _HOME = {
     "MemoryStore": "stores",
     "View": "view",
     "WritableStore": "stores",
+    "add_view": "_napari.live",
     "materialize": "engine",
     "open_view": "recipe",
 }
@@ -46,6 +48,7 @@ __all__ = [
     "View",
     "WritableStore",
     "__version__",
+    "add_view",
     "errors",
     "materialize",
     "open_view",
