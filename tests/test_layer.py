@@ -501,3 +501,29 @@ def test_a_script_started_by_napari_is_still_a_script() -> None:
     exec("def run(work):\n    return work()", scope)
     scope["run"](lambda: asked_from("my_console", "np.asarray(array)", LiveArray(asked, 0)))
     assert asked.by == [Asker.ANYONE]
+
+
+# ---------------------------------------------------------------------- going on from a live layer
+
+
+def test_what_a_live_layer_shows_is_gone_on_from_as_a_view() -> None:
+    view = nm.open_view(pyramid(), ["invert"])
+    with nm.Engine(slots=1) as engine:
+        reads = LayerReads(view, engine)
+        levels = [LiveArray(reads, 0), LiveArray(reads, 1)]
+        more = nm.open_view(levels, ["threshold:low=3"])
+        assert more.stages[:2] == view.stages
+        expected = (np.asarray(engine.array(view)) >= 3).astype("u1")
+        np.testing.assert_array_equal(engine.array(more)[:], expected)
+        part = nm.open_view(levels[0][1:])
+        assert part.source is not view.source
+
+
+def test_one_channel_of_a_live_layer_is_gone_on_from_as_that_channel() -> None:
+    array = np.arange(2 * 6 * 6).reshape(2, 6, 6)
+    view = nm.open_view(array, axes="cyx")
+    with nm.Engine(slots=1) as engine:
+        live = LiveArray(LayerReads(view, engine, channel=(0, 1)), 0)
+        more = nm.open_view(live)
+        assert [op.name for op in more.ops] == ["select"]
+        np.testing.assert_array_equal(engine.array(more)[:], array[1])

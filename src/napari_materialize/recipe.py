@@ -7,7 +7,7 @@ plan's (`plan`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import BoxError, OpError, OptionError
@@ -17,8 +17,6 @@ from napari_materialize.sources import open_source
 from napari_materialize.view import View
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from napari_materialize.arrays import Axis, Kind
     from napari_materialize.blocks import Boundary
 
@@ -163,6 +161,7 @@ def open_view(
     ((64, 64), 'mask')
     """
     chain = [_op(op) for op in _listed(ops)]
+    source = _computed(source)
     if isinstance(source, View):
         described = (chunks, scale, translation, units, axes, kind, name)
         if any(value is not None for value in described):
@@ -182,6 +181,18 @@ def open_view(
         name=name,
     )
     return View.of(opened, chain, boundary=boundary)
+
+
+def _computed(source: Any) -> Any:
+    """Return the view that a live layer or its data shows, else the source as it is.
+
+    Read as an array it would be computed inside the engine's threads for reading, which wait for
+    nothing; as a view its chunks are inputs like any others.
+    """
+    data = getattr(source, "data", source) if hasattr(source, "multiscale") else source
+    first = data[0] if isinstance(data, Sequence) and data and not isinstance(data, str) else data
+    view = getattr(first, "computed_view", None)
+    return view if isinstance(view, View) else source
 
 
 def _listed(ops: OpLike | Iterable[OpLike]) -> list[OpLike]:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from napari_materialize._napari.picture import Axes
     from napari_materialize._napari.reads import LayerReads
+    from napari_materialize.view import View
 
 __all__ = ["LiveArray", "reads_of"]
 
@@ -51,6 +52,12 @@ class LiveArray:
         self.dtype: np.dtype[Any] = np.dtype(dtype or reads.view.levels[level].dtype)
         """The voxels' dtype."""
         self._axes = reads.whole(level) if axes is None else axes
+
+    @property
+    def computed_view(self) -> View | None:
+        """The view that a whole level of this is one of, for `open_view` to go on from."""
+        whole = self._axes == self.reads.whole(self.level)
+        return self.reads.computed if whole else None
 
     @property
     def shape(self) -> tuple[int, ...]:

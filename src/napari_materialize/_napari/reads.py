@@ -18,6 +18,7 @@ import numpy as np
 from napari_materialize._napari.asking import Asker
 from napari_materialize._napari.picture import Axes, compose, covered, nearest_first
 from napari_materialize.errors import EngineClosed, MaterializeError
+from napari_materialize.ops import Select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -94,6 +95,16 @@ class LayerReads:
         dropped = None if self.channel is None else self.channel[0]
         return [axis for axis in range(self.view.levels[0].ndim) if axis != dropped]
 
+    @property
+    def computed(self) -> View | None:
+        """What the layer shows, as a view to go on from; None if that is no view."""
+        if self.channel is None:
+            return self.view
+        axis, place = self.channel
+        if self.view.levels[0].axes[axis].type != "channel":
+            return None
+        return self.view.then([Select(place)])
+
     def whole(self, level: int) -> Axes:
         """Return the axes of a read of all that the layer shows of a level."""
         axes: list[range | int] = [range(size) for size in self.view.levels[level].shape]
@@ -158,10 +169,9 @@ class LayerReads:
             held = self._held[group]
             kept = {p: claim for p, claim in held.items() if p in places and not _failure(claim)}
             self._held[group] = kept
-            # the last first: what waits behind others is dropped before it could move up
-            for place in reversed(held):
-                if place not in kept:
-                    held[place].release()
+            self.engine.release_all(
+                claim for place, claim in reversed(held.items()) if place not in kept
+            )
             missing = [place for place in places if place not in kept]
             room = AT_A_TIME - sum(not claim.done for claim in kept.values())
             while missing and room > 0:
@@ -199,8 +209,7 @@ class LayerReads:
             for group in Group:
                 held, self._held[group] = self._held[group], {}
                 self._left_out[group] = False
-                for claim in reversed(held.values()):
-                    claim.release()
+                self.engine.release_all(reversed(held.values()))
 
     def held(self, group: Group) -> dict[Place, ChunkClaim]:
         """Return the claims of a group by (level, chunk), in the order they were made."""
