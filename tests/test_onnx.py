@@ -182,9 +182,14 @@ def test_a_model_with_a_stride_sees_blocks_on_its_multiples(
     np.testing.assert_allclose(apply(op, array, level, box), whole[box.slices], atol=1e-5)
 
 
-def test_a_model_with_a_stride_that_was_not_said_is_refused_when_made(tmp_path: Path) -> None:
+def test_the_multiple_a_model_runs_on_is_found_if_nobody_says(tmp_path: Path) -> None:
+    path = pooled(tmp_path / "pool.onnx")
+    found = ops.Onnx(path, halo=0)
+    assert found.multiple == 4
+    assert found.identity == ops.Onnx(path, halo=0, multiple=4).identity
+    assert ops.create("onnx", {"model": str(path), "halo": "0", "multiple": "8"}).multiple == 8
     with pytest.raises(ModelError, match=r"\(1, 1, 8, 8\) is made of \(1, 1, 9, 9\)"):
-        ops.Onnx(pooled(tmp_path / "pool.onnx"), halo=0)
+        ops.Onnx(path, halo=0, multiple=1)
 
 
 @pytest.mark.parametrize("dtype", ["f2", "f4", "f8"])
@@ -502,6 +507,30 @@ def test_a_real_unet_in_chunks_equals_one_run(shared_data: Path, chunk: tuple[in
 
 
 @pytest.mark.real_data
+def test_a_job_with_a_real_unet_equals_one_run(shared_data: Path) -> None:
+    import onnxruntime
+
+    import napari_materialize as nm
+    from readback import opened
+
+    model = shared_data / "models/unet2d_nuclei_broad/unet2d_nuclei_broad_dyn.onnx"
+    image = np.load(shared_data / "volumes/nuclei_dsb2018/test_input.npy")[0, 0]
+    image = ((image - image.mean()) / image.std()).astype("f4")
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    whole = session.run(None, {"input.1": image[np.newaxis, np.newaxis]})[0][0, 0]
+    view = nm.open_view(image, f"onnx:model={model},halo=56", chunks=(100, 90))
+    store = nm.MemoryStore()
+    nm.materialize(view, store, box=nm.Box((130, 75), (333, 401)), slots=2)
+    written = (slice(100, 400), slice(0, 450))
+    inner = (written[0], slice(56, 450))
+    stored = opened(store)[...]
+    np.testing.assert_allclose(stored[inner], whole[inner], rtol=0, atol=1e-5)
+    outside = np.ones(image.shape, bool)
+    outside[written] = False
+    assert not stored[outside].any()
+
+
+@pytest.mark.real_data
 def test_real_models_that_are_not_supported_yet_say_so(shared_data: Path) -> None:
     models = shared_data / "models"
     for name, message in (
@@ -511,8 +540,10 @@ def test_real_models_that_are_not_supported_yet_say_so(shared_data: Path) -> Non
     ):
         with pytest.raises(ModelError, match=message):
             ops.Onnx(models / name, 16, multiple=8)
+    unet = models / "unet2d_nuclei_broad/unet2d_nuclei_broad_dyn.onnx"
     with pytest.raises(ModelError, match="give it: multiple=8"):
-        ops.Onnx(models / "unet2d_nuclei_broad/unet2d_nuclei_broad_dyn.onnx", 56)
+        ops.Onnx(unet, 56, multiple=4)
+    assert ops.Onnx(unet, 56).multiple == 8
     brain = ops.Onnx(models / "brainchop_meshnet/brainchop_model11_gw_ae.onnx", 24)
     level = brain.describe(Level((64, 64, 64), "u1", (64, 64, 64)), "image").level
     assert level.shape == (3, 64, 64, 64)

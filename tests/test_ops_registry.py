@@ -36,7 +36,7 @@ def test_parameters_say_type_default_and_whether_they_are_needed() -> None:
     onnx = {each.name: each for each in ops.describe_parameters(ops.Onnx)}
     assert list(onnx) == ["model", "halo", "multiple", "output", "input", "device"]
     assert [name for name, each in onnx.items() if each.required] == ["model", "halo"]
-    assert (onnx["model"].type, onnx["multiple"].default) == (Path, 1)
+    assert (onnx["model"].type, onnx["multiple"].default) == (Path, None)
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,9 @@ _GIVES = _TAKES | {
 }
 """Output types, and the dtypes that voxels come out in."""
 
+_MULTIPLES = (1, 2, 4, 8, 16, 32, 64)
+"""Multiples that a model's sides are tried on where nobody says."""
+
 _TRIAL = 9
 """Least side of the block a model is tried on. It is an odd multiple of the step, so that a model
 that halves its input, and was not said to, fails before anything is created."""
@@ -116,9 +119,16 @@ def find_ports(
     source: str | None,
     target: str | None,
     halo: int | tuple[int, ...],
-    multiple: int | tuple[int, ...],
-) -> Ports:
+    multiple: int | tuple[int, ...] | None,
+) -> tuple[Ports, int | tuple[int, ...]]:
     """Choose a model's input and output, and check that they have the layout that is supported.
+
+    Returns
+    -------
+    Ports
+        What is used of the model.
+    int or tuple of int
+        ``multiple``; if it was None, the smallest power of two up to 64 that the model runs on.
 
     Raises
     ------
@@ -144,10 +154,18 @@ def find_ports(
             )
     dtype = np.dtype(_TAKES[takes.type])
     margin = each_axis(halo, rank, place, "halo")
-    steps = each_axis(multiple, rank, place, "multiple")
     used = (takes.name, gives.name)
-    result = _try(runner, used, channels, dtype, margin=margin, steps=steps)
-    return Ports(*used, rank, channels, result.shape[1], dtype, result.dtype, batched)
+    refusal: ModelError | None = None
+    for found in _MULTIPLES if multiple is None else (multiple,):
+        steps = each_axis(found, rank, place, "multiple")
+        try:
+            result = _try(runner, used, channels, dtype, margin=margin, steps=steps)
+        except ModelError as error:
+            refusal = refusal or error
+            continue
+        return Ports(*used, rank, channels, result.shape[1], dtype, result.dtype, batched), found
+    assert refusal is not None
+    raise refusal
 
 
 def _pick(ports: Sequence[Port], name: str | None, what: str, place: str) -> Port:

@@ -187,9 +187,11 @@ class Onnx(Op):
     halo : int or tuple of int
         Voxels of context on each side: one number, or one per space axis of the model. Enough
         of them make every block equal a run over the whole level; too few leave seams.
-    multiple : int or tuple of int
+    multiple : int or tuple of int, optional
         Blocks begin and end on multiples of this, counted from voxel 0 of the level: 8 for a
-        U-Net that halves its input three times.
+        U-Net that halves its input three times. If left out, the smallest power of two that the
+        model runs on, found by trying. A model with strides that runs on any size needs it to
+        be told, or its result depends on where blocks begin.
     output, input : str, optional
         Names, where the model has several.
     device : str
@@ -223,8 +225,9 @@ class Onnx(Op):
             "help": "voxels of context: one number, or one per space axis of the model",
         }
     )
-    multiple: int | tuple[int, ...] = field(
-        default=1, metadata={"help": "blocks begin and end on multiples of this, 8 for some U-Nets"}
+    multiple: int | tuple[int, ...] | None = field(
+        default=None,
+        metadata={"help": "blocks begin and end on multiples of this; found if not given"},
     )
     output: str | None = field(
         default=None, metadata={"help": "name of the output, where the model has several"}
@@ -241,7 +244,7 @@ class Onnx(Op):
         model: Path | str,
         halo: int | tuple[int, ...],
         *,
-        multiple: int | tuple[int, ...] = 1,
+        multiple: int | tuple[int, ...] | None = None,
         output: str | None = None,
         input: str | None = None,  # noqa: A002  # the word that users of models know
         device: str = "cpu",
@@ -250,7 +253,8 @@ class Onnx(Op):
             raise OpError(f"onnx: device is cpu, cuda or cuda:1, got {device!r}")
         put = object.__setattr__
         put(self, "extent", one_or_each(halo, _at_least(0, "halo"), "onnx: halo"))
-        put(self, "multiple", one_or_each(multiple, _at_least(1, "multiple"), "onnx: multiple"))
+        if multiple is not None:
+            multiple = one_or_each(multiple, _at_least(1, "multiple"), "onnx: multiple")
         for key, value in (("output", output), ("input", input), ("device", device)):
             put(self, key, value)
         file, data = read_model(Path(model))
@@ -258,7 +262,9 @@ class Onnx(Op):
         put(self, "file", file)
         runtime = _Runtime.of(file, data, device)
         put(self, "_runtime", runtime)
-        put(self, "_ports", find_ports(runtime, input, output, self.extent, self.multiple))
+        ports, found = find_ports(runtime, input, output, self.extent, multiple)
+        put(self, "_ports", ports)
+        put(self, "multiple", found)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the parameters: another process loads the model itself."""
@@ -306,6 +312,7 @@ class Onnx(Op):
 
     def align(self, level: Level) -> Index:
         """Return ``multiple`` along the axes that the model sees, 1 along others."""
+        assert self.multiple is not None
         return self._axes(level).spread(
             each_axis(self.multiple, self._ports.rank, self._runtime.place, "multiple"), 1
         )
