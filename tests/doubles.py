@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize import Engine, open_view, ops
+import numpy as np
+
+from napari_materialize import Box, Engine, open_view, ops
+from napari_materialize.arrays import Axis
 from napari_materialize.workers import ManualWorkers
 
 if TYPE_CHECKING:
-    import numpy as np
+    from napari_materialize.arrays import Kind, Level
 
 
 class RecordingArray:
@@ -78,3 +82,35 @@ def cranked(**options: Any) -> tuple[Engine, ManualWorkers]:
     """Return an engine that does nothing until its workers are told to."""
     workers = ManualWorkers()
     return Engine(workers=workers, **options), workers
+
+
+class Stack(ops.Op):
+    """Makes two channels at once, as a model does, each with a halo of one."""
+
+    name = "stack"
+    kept = True
+    parameters = {}  # noqa: RUF012 - a double
+
+    def describe(self, level: Level, kind: Kind) -> ops.Description:
+        stacked = replace(
+            level,
+            shape=(2, *level.shape),
+            chunks=(1, *level.chunks),
+            axes=(Axis("c", "channel"), *level.axes),
+            scale=(1.0, *level.scale),
+            translation=(0.0, *level.translation),
+        )
+        return ops.Description(stacked, kind)
+
+    def halo(self, level: Level) -> tuple[int, ...]:
+        return (1,) * level.ndim
+
+    def inputs(self, box: Box, level: Level) -> Box:
+        return Box(box.start[1:], box.stop[1:])
+
+    def outputs(self, box: Box, level: Level) -> Box:
+        return Box((0, *box.start), (2, *box.stop))
+
+    def compute(self, block: np.ndarray, level: Level, abandoned: Any = ops.never) -> np.ndarray:
+        inner = block[(slice(1, -1),) * block.ndim]
+        return np.stack([inner, inner + 1])

@@ -151,6 +151,29 @@ def test_what_others_wait_for_is_let_in_when_its_block_dissolves():
     assert queue.admit("compute") == "p2"
 
 
+def test_what_others_wait_for_is_let_in_even_behind_a_chunk_that_may_not():
+    queue = Queue({"compute": 1})
+    for root in ("r1", "r2"):
+        queue.claim(stage_request(root), background=True)
+    assert queue.admit("compute") == "r1"
+    queue.expand("r1", [stage_request("p1"), stage_request("p2")])
+    queue.bind("p1", ["p2"])
+    queue.expand("p1", [])
+    assert queue.admit("compute") == "r2"
+    queue.expand("r2", [])
+    queue.claim(stage_request("other"))
+    for root in ("r1", "r2"):  # clients now, two of them let in, and later than the other
+        queue.claim(stage_request(root))
+    assert queue.admit("compute") == "p2"
+
+
+def test_a_job_that_is_made_along_with_another_leaves_its_block_whole():
+    queue, claims = bound_queue()
+    assert queue.join(stage_request("b"))
+    assert [queue.phase(key) for key in "acd"] == [Phase.WAITING] * 3
+    assert queue.finish("b").claims == (claims["b"],)
+
+
 def test_only_what_waits_in_the_background_is_bound():
     queue = Queue({"compute": 2})
     queue.claim(stage_request("a"), background=True)
@@ -229,21 +252,35 @@ def test_a_block_that_nobody_wants_any_more_is_dropped():
     assert {engine.state(view, 0, (i, j)) for i in (0, 1) for j in (0, 1)} == {ChunkState.NEW}
 
 
-def test_a_failing_block_fails_each_of_its_chunks():
-    calls = []
-
+def test_one_bad_chunk_fails_no_other_of_its_block():
     def touchy(block):
-        calls.append(block.shape)
-        if len(calls) > 1:
-            raise ValueError("no")
+        if 17 in block:
+            raise ValueError("seventeen")
         return block
 
     op = ops.Function(touchy, halo=2, dtype="int64", name="touchy", version="1")
-    view = RecordingArray(np.zeros((16, 16), int), (4, 4)).view(op)
-    with Engine(slots=1) as engine:
-        done = engine.materialize(view, MemoryStore(), on_error="collect")
-    assert done.failed == 15
-    assert len(calls) < 12
+    source = RecordingArray(np.arange(256).reshape(16, 16), (4, 4))
+    bad = source.view(op)
+    with Engine(slots=1) as real:
+        done = real.materialize(bad, MemoryStore(), on_error="collect")
+        assert real.materialize(bad, MemoryStore(), on_error="collect").failed == done.failed
+        array = real.array(bad)
+        assert array[9, 9] == 9 * 16 + 9
+    # the voxel 17, at (1, 1), lies in chunk (0, 0) and in no other's halo of two voxels
+    assert sorted(f.index for f in done.failures) == [(0, 0)]
+    assert "chunk (0, 0) of level 0" in done.failures[0].reason
+    assert done.written + done.skipped == 15
+
+
+def test_an_unreadable_input_fails_only_what_needs_it():
+    source = RecordingArray(np.ones((16, 16), int), (4, 4))
+    op = ops.Function(lambda b: b[2:-2, 2:-2], halo=2, dtype="int64", name="crop", version="1")
+    source.broken[0, 0] = OSError("unreadable")
+    with Engine(slots=2) as engine:
+        done = engine.materialize(source.view(op), MemoryStore(), on_error="collect")
+    assert sorted(f.index for f in done.failures) == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    for failure in done.failures:
+        assert f"chunk {failure.index} of level 0" in failure.reason
 
 
 @settings(max_examples=60)

@@ -97,9 +97,10 @@ def test_a_claim_that_is_cancelled_starts_nothing():
     other = engine.claim(view, 0, (0, 0))
     workers.run_all()
     assert other.result().tolist() == [[1, 2]]
-    assert not any(claim.done for claim in claims[1:])
     for claim in claims:
-        claim.release()
+        assert claim.released
+        with pytest.raises(ClaimReleased):
+            claim.result(60)
 
 
 def test_an_op_that_looks_stops_when_nobody_waits_any_more():
@@ -334,6 +335,58 @@ def test_a_failure_keeps_no_voxels_alive():
         claim.result()
     gc.collect()
     assert [block() is None for block in blocks] == [True]
+
+
+def test_a_sibling_of_a_retried_chunk_asks_for_the_shared_input_again():
+    source = numbers()
+    source.broken[0, 1] = OSError("unreadable")
+    op = ops.Function(lambda b: b[1:-1, 1:-1], halo=1, dtype="int64", name="crop", version="1")
+    view = source.view(op)
+    engine, workers = cranked(slots=1)
+    first = engine.claim(view, 0, (0, 0))
+    while not first.done:
+        workers.step()
+    second = engine.claim(view, 0, (0, 2))  # waits, with the failed input noted
+    source.broken.clear()
+    engine.retry(view, 0, (0, 0))
+    workers.run_all()
+    assert second.result().tolist() == [[4, 5]]
+    assert engine.claim(view, 0, (0, 0)).result().tolist() == [[0, 1]]
+
+
+def test_an_op_that_cannot_say_what_it_needs_fails_its_own_chunks_alone():
+    class Lost(ops.Function):
+        def halo(self, level):
+            if self.fn.armed:
+                raise LookupError("no halo today")
+            return (0,) * level.ndim
+
+    class Same:
+        armed = False
+
+        def __call__(self, block):
+            return block
+
+    fn = Same()
+    lost = numbers().view(Lost(fn, dtype="int64", name="lost", version="1"))
+    fine = numbers().view(Gate().op)
+    fn.armed = True
+    with Engine(slots=1) as engine:
+        with pytest.raises(ChunkError, match="no halo today"):
+            engine.claim(lost, 0, (0, 0)).result(60)
+        assert engine.claim(fine, 0, (0, 0)).result(60).tolist() == [[1, 2]]
+
+
+def test_a_callback_that_raises_harms_nobody_else(caplog):
+    def bad(claim):
+        raise ValueError("a mistake")
+
+    view = numbers().view(Gate().op)
+    with Engine(slots=1) as engine:
+        engine.claim(view, 0, (0, 0)).add_done_callback(bad)
+        assert engine.claim(view, 0, (0, 1)).result(60).tolist() == [[3, 4]]
+        assert engine.claim(view, 0, (0, 2)).result(60).tolist() == [[5, 6]]
+    assert "a mistake" in caplog.text
 
 
 # ---------------------------------------------------------------------- channels made at once

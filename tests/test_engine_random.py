@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 
 import numpy as np
 import pytest
@@ -10,11 +11,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from doubles import RecordingArray, cranked
+from doubles import RecordingArray, Stack, cranked
 from napari_materialize import Box, ops
 from napari_materialize.cache import ChunkState, Pool
 from napari_materialize.demand import Phase
-from napari_materialize.errors import ChunkError, EngineClosed
+from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed
 
 SIDE, CHUNK = 8, 2
 
@@ -42,14 +43,20 @@ class EngineMachine(RuleBasedStateMachine):
         second = first.then(
             [ops.Function(add(1000), halo=1, dtype="int64", name="two", version="1")]
         )
-        self.views = {"source": self.source.view(), "first": first, "second": second}
-        self.expected = {"first": array + 100, "second": array + 1100}
+        channels = self.source.view().then([Stack()])
+        self.views = {"first": first, "second": second, "channels": channels}
+        self.expected = {
+            "first": array + 100,
+            "second": array + 1100,
+            "channels": np.stack([array, array + 1]),
+        }
         self.start_over()
 
     def start_over(self):
         budgets = {"chunk_bytes": 100, "stage_bytes": 150, "input_bytes": 200}
         self.engine, self.workers = cranked(slots=2, readers=2, block_seconds=1e9, **budgets)
         self.claims = []
+        self.cancel = threading.Event()
 
     @rule(
         name=st.sampled_from(["first", "second"]),
@@ -62,6 +69,20 @@ class EngineMachine(RuleBasedStateMachine):
             self.views[name], 0, index, background=background, priority=priority
         )
         self.claims.append((name, index, claim))
+
+    @rule(channel=st.integers(0, 1), row=st.integers(0, 2), background=st.booleans())
+    def claim_a_channel(self, channel, row, background):
+        indices = [(channel, row + i, j) for i in (0, 1) for j in range(4)]
+        claims = self.engine.claim_all(
+            self.views["channels"], 0, indices, background=background, cancel=self.cancel
+        )
+        self.claims += [("channels", i, c) for i, c in zip(indices, claims, strict=True)]
+
+    @rule()
+    def cancel_the_channels(self):
+        self.cancel.set()
+        self.workers.step()
+        self.cancel = threading.Event()
 
     @rule(name=st.sampled_from(["first", "second"]), row=st.integers(0, 2))
     def claim_a_row_and_the_next(self, name, row):
@@ -89,10 +110,8 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule()
     def retry_what_failed(self):
-        for name, view in self.views.items():
-            if name == "source":
-                continue
-            for index in view.walk(0, Box((0, 0), (SIDE, SIDE))):
+        for view in self.views.values():
+            for index in view.walk(0, Box.whole(view.levels[0].shape)):
                 if self.engine.state(view, 0, index) is ChunkState.FAILED:
                     self.engine.retry(view, 0, index)
                     return
@@ -105,7 +124,7 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.workers.closed
         for _, _, claim in self.claims:
             assert claim.done
-            with contextlib.suppress(ChunkError, EngineClosed):
+            with contextlib.suppress(ChunkError, ClaimReleased, EngineClosed):
                 claim.result(timeout=0)
             claim.release()
         with pytest.raises(EngineClosed):
@@ -143,7 +162,9 @@ class EngineMachine(RuleBasedStateMachine):
         self.workers.run_all()
         for _, _, claim in self.claims:
             assert claim.done
-            with contextlib.suppress(ChunkError):  # the source was broken when it was read
+            with contextlib.suppress(
+                ChunkError, ClaimReleased
+            ):  # the source was broken, or cancelled
                 claim.result()
             claim.release()
         queue, cache = self.engine._dispatch.queue, self.engine._dispatch.cache

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import oracle
 from doubles import Gate, RecordingArray, cranked
-from napari_materialize import Box, Engine, MemoryStore, materialize, open_view
+from napari_materialize import Box, Engine, MemoryStore, materialize, open_view, ops
 from napari_materialize.errors import (
     BoxError,
     ChunkError,
@@ -347,6 +347,51 @@ def test_a_store_that_fails_is_named_with_its_reason():
     assert done.written == 3
 
 
+def test_whatever_a_store_raises_is_its_chunks_failure():
+    class Odd(MemoryStore):
+        def put(self, path, data, /):
+            if path == "0/0/1":
+                raise LookupError("no such bucket")
+            super().put(path, data)
+
+    with Engine(slots=1) as engine:
+        view = open_view(np.ones((4, 4)), chunks=(2, 2))
+        done = engine.materialize(view, Odd(), on_error="collect")
+    assert [f.index for f in done.failures] == [(0, 1)]
+    assert (done.written, done.failed) == (3, 1)
+
+
+def test_a_cancel_event_that_is_set_for_a_moment_ends_the_job():
+    gate = Gate(shut=True)
+    view = RecordingArray(np.arange(400).reshape(20, 20), (2, 2)).view(gate.op)
+    cancel, results = threading.Event(), []
+    with Engine(slots=3) as engine:
+        thread = threading.Thread(
+            target=lambda: results.append(engine.materialize(view, MemoryStore(), cancel=cancel)),
+            daemon=True,
+        )
+        thread.start()
+        for _ in range(2):
+            assert gate.entered.acquire(timeout=60)
+        cancel.set()
+        with engine.claim(view, 0, (9, 9)):  # the engine looks at the event here
+            cancel.clear()
+            gate.open.set()
+            thread.join(60)
+    assert not thread.is_alive()
+    assert results[0].aborted
+
+
+def test_a_job_inside_an_op_is_refused():
+    def nested(block):
+        engine.materialize(open_view(np.ones((2, 2))), MemoryStore())
+        return block
+
+    view = open_view(np.ones((4, 4), "u1"), ops.Function(nested, dtype="uint8"))
+    with Engine(slots=1) as engine, pytest.raises(ChunkError, match="inside an op"):
+        engine.materialize(view, MemoryStore())
+
+
 def test_a_store_that_fails_at_the_metadata_fails_the_job():
     class ReadOnly:
         def put(self, path, data, /):
@@ -412,7 +457,13 @@ def test_attributes_of_the_users_own():
         ({"existing": "clobber"}, OptionError, "one of"),
         ({"shards": (8, 8)}, OptionError, "yet"),
         ({"pyramid": "auto"}, OptionError, "yet"),
-        ({"concurrency": 0}, OptionError, "at least 1"),
+        ({"concurrency": 0}, OptionError, "1 or more, got 0"),
+        ({"concurrency": "4"}, OptionError, "whole number"),
+        ({"concurrency": 2.5}, OptionError, "whole number"),
+        ({"box_level": "0"}, OptionError, "whole number"),
+        ({"skip_empty": "no"}, OptionError, "True or False"),
+        ({"cancel": True}, OptionError, "threading.Event"),
+        ({"on_progress": 5}, OptionError, "callable"),
         ({"attributes": {"multiscales": []}}, OptionError, "multiscales"),
         ({"colour": "blue"}, OptionError, "colour"),
     ],
@@ -459,3 +510,50 @@ def test_the_source_itself_is_refused_however_it_is_named(tmp_path, where):
     with Engine(slots=1) as engine, pytest.raises(TargetError, match="apart from the source"):
         engine.materialize(open_view(source), places[where])
     assert {p: p.stat().st_mtime_ns for p in source.rglob("*")} == before
+
+
+def test_a_target_that_is_removed_in_mid_job_is_an_error(tmp_path):
+    target = tmp_path / "out.zarr"
+
+    def progress(counts):
+        if counts["done"] == 5:
+            target.rename(tmp_path / "elsewhere")
+
+    view = open_view(np.ones((50, 50)), chunks=(2, 2))
+    with Engine(slots=1) as engine, pytest.raises(ChunkError, match="No such file"):
+        engine.materialize(view, target, on_progress=progress, concurrency=1)
+    assert not target.exists()
+
+
+def test_one_of_two_jobs_on_one_target_is_refused(tmp_path):
+    gate = Gate(shut=True)
+    view = RecordingArray(np.arange(16).reshape(4, 4), (2, 2)).view(gate.op)
+    results, target = [], tmp_path / "out.zarr"
+    with Engine(slots=2) as engine:
+        thread = threading.Thread(
+            target=lambda: results.append(engine.materialize(view, target)), daemon=True
+        )
+        thread.start()
+        assert gate.entered.acquire(timeout=60)
+        with pytest.raises(TargetError, match="must be empty"):
+            engine.materialize(view, target)
+        gate.open.set()
+        thread.join(60)
+    assert results[0].written == 4
+    assert not [p for p in target.iterdir() if p.name.startswith(".napari")]
+
+
+def test_a_target_beside_the_level_that_is_the_source_is_refused(tmp_path):
+    image = tmp_path / "image.zarr"
+    materialize(np.ones((8, 8)), image)
+    with Engine(slots=1) as engine, pytest.raises(TargetError, match="apart from the source"):
+        engine.materialize(open_view(image / "0"), image / "new")
+
+
+def test_a_box_past_the_edge_of_a_coarser_level_takes_what_is_nearest():
+    view = open_view([np.ones((9, 9)), np.ones((4, 4))])
+    store = MemoryStore()
+    with Engine(slots=1) as engine:
+        done = engine.materialize(view, store, levels=[0, 1], box=Box((8, 8), (9, 9)), extent="box")
+    assert done.written == 2
+    assert opened(store, "1").shape == (1, 1)

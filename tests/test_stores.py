@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import pickle
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -134,13 +135,25 @@ class TestDirectoryStore:
         assert store.location == str(tmp_path / "out.zarr")
         assert files_in(tmp_path) == {"out.zarr/0": b"voxels"}
 
-    def test_makes_a_folder_again_that_somebody_removed(self, tmp_path):
-        store = DirectoryStore(tmp_path)
-        store.put("0/0", b"a")
-        (tmp_path / "0" / "0").unlink()
-        (tmp_path / "0").rmdir()
-        store.put("0/1", b"b")
-        assert files_in(tmp_path) == {"0/1": b"b"}
+    def test_a_folder_that_somebody_removed_is_an_error(self, tmp_path: Path) -> None:
+        store = DirectoryStore(tmp_path / "out.zarr")
+        store.put("0/0/0", b"a")
+        shutil.rmtree(tmp_path / "out.zarr")
+        for path in ("0/0/1", "0/1/0", ".zattrs"):
+            with pytest.raises(StoreError, match="No such file"):
+                store.put(path, b"b")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_one_job_at_a_time_takes_a_folder(self, tmp_path: Path) -> None:
+        one, other = (DirectoryStore(tmp_path / "out.zarr") for _ in range(2))
+        one.begin()
+        with pytest.raises(TargetError, match="another job writes there"):
+            other.begin()
+        one.put("0/0", b"a")
+        one.end()
+        with pytest.raises(TargetError, match="has written there meanwhile"):
+            other.begin()
+        assert sorted(p.name for p in (tmp_path / "out.zarr").iterdir()) == ["0"]
 
     def test_a_reader_never_sees_half_a_file(self, tmp_path):
         store = DirectoryStore(tmp_path)

@@ -192,3 +192,19 @@ def test_refusals_name_what_is_there():
         open_view(np.zeros((4, 4)), boundary="mirror")
     with pytest.raises(OptionError, match="leave them out"):
         open_view(view, scale=(1, 1))
+
+
+@pytest.mark.parametrize(
+    "op", ["gaussian:sigma=1e6", "gaussian:sigma=1e300", "median:size=99999999"]
+)
+def test_a_halo_that_no_memory_holds_is_refused(op):
+    with pytest.raises(OpError, match="halo") as caught:
+        open_view(np.zeros((4, 4, 4)), op)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_box_on_its_own_level_is_itself_however_far_away():
+    view = open_view(np.zeros((100, 4)), scale=(0.01, 1), translation=(1.7e9, 0))
+    for start in range(99):
+        box = Box((start, 0), (start + 1, 4))
+        assert view.levels[0].box_from(box, view.levels[0]) == box

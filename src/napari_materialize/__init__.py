@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from napari_materialize import errors, ops
     from napari_materialize._napari.live import add_view
     from napari_materialize.claims import ChunkClaim
-    from napari_materialize.engine import Engine, materialize
+    from napari_materialize.engine import Engine
     from napari_materialize.geometry import Box
     from napari_materialize.job import Failure, Materialized
+    from napari_materialize.once import materialize
     from napari_materialize.recipe import open_view
     from napari_materialize.stores import DirectoryStore, MemoryStore, WritableStore
     from napari_materialize.view import View
@@ -33,7 +34,7 @@ _HOME = {
     "View": "view",
     "WritableStore": "stores",
     "add_view": "_napari.live",
-    "materialize": "engine",
+    "materialize": "once",
     "open_view": "recipe",
 }
 

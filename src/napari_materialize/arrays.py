@@ -19,7 +19,7 @@ from napari_materialize.errors import BoxError
 from napari_materialize.geometry import Box, ChunkGrid, Index
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["Axis", "Kind", "Level", "default_axes", "normalize_unit"]
 
@@ -82,6 +82,16 @@ def normalize_unit(unit: str | None) -> str | None:
     lower = unit.lower().replace("metre", "meter")
     full = lower.removesuffix("s") if lower.endswith(("meters", "seconds")) else lower
     return _UNITS.get(lower, full)
+
+
+def _whole(rounding: Callable[[float], int], voxel: float) -> int:
+    """Round a place in voxels, or refuse one that no number of voxels reaches."""
+    if not math.isfinite(voxel):
+        raise BoxError(
+            "box: its place in voxels must be finite, and is not with this level's scale and "
+            "translation; mend those"
+        )
+    return rounding(voxel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,12 +230,17 @@ class Level:
             strict=True,
         ):
             step, origin = other.scale[theirs], other.translation[theirs]
+            if (step, origin) == (self.scale[mine], self.translation[mine]):
+                low.append(start)  # the same voxels: nothing to round
+                high.append(stop)
+                continue
             edges = (origin + (start - 0.5) * step, origin + (stop - 0.5) * step)
             first, last = (
                 (edge - self.translation[mine]) / self.scale[mine] + 0.5 for edge in edges
             )
-            low.append(math.floor(first + _ROUNDING))
-            high.append(max(low[-1], math.ceil(last - _ROUNDING)) if start < stop else low[-1])
+            low.append(_whole(math.floor, first + _ROUNDING))
+            high.append(_whole(math.ceil, last - _ROUNDING) if start < stop else low[-1])
+            high[-1] = max(low[-1], high[-1])
         return Box(tuple(low), tuple(high)).clip(self.shape)
 
     def box_from_world(self, low: Sequence[float], high: Sequence[float]) -> Box:
@@ -257,8 +272,8 @@ class Level:
         start, stop = [0] * lead, list(self.shape[:lead])
         for axis, a, b in zip(range(lead, self.ndim), low, high, strict=True):
             first, last = ((v - self.translation[axis]) / self.scale[axis] + 0.5 for v in (a, b))
-            start.append(math.floor(first + _ROUNDING))
-            stop.append(max(start[-1], math.ceil(last - _ROUNDING)))
+            start.append(_whole(math.floor, first + _ROUNDING))
+            stop.append(max(start[-1], _whole(math.ceil, last - _ROUNDING)))
         return Box(tuple(start), tuple(stop)).clip(self.shape)
 
     def world_corners(self, box: Box) -> tuple[tuple[float, ...], tuple[float, ...]]:

@@ -40,6 +40,9 @@ type Boundary = Literal["edge", "zeros"]
 
 BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary.__value__)
 
+BLOCK_CHUNKS = 64
+"""Chunks in a block, channels apart: each of them is dealt with under the engine's lock."""
+
 BLOCK_VOXELS = 2**25
 """Voxels that ops may be handed in one call: 128 MiB of float32."""
 
@@ -159,10 +162,8 @@ def best_block(
     limit : float
         Seconds that a block may take.
     """
-    wide, best = (
-        spread(chain, made),
-        made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop,
-    )
+    wide = spread(chain, made)
+    first = best = made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop
     while voxel_seconds is not None and any(wide):
         more = tuple(
             min(2 * n, 1 << (count - 1).bit_length()) if grows else n
@@ -170,6 +171,8 @@ def best_block(
         )
         now, then = _work(chain, made, best), _work(chain, made, more)
         voxels = then * math.prod(map(operator.mul, more, made.chunks))
+        if math.prod(more) > BLOCK_CHUNKS * math.prod(first):
+            break
         if now < 1.1 * then or voxels > BLOCK_VOXELS or voxels * voxel_seconds > limit:
             break
         best = more

@@ -6,6 +6,7 @@ not know the order of things (`demand`) nor what is kept (`cache`).
 
 from __future__ import annotations
 
+import logging
 import threading
 from typing import TYPE_CHECKING, Self
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from napari_materialize.stages import ChunkKey
 
 __all__ = ["ChunkClaim"]
+
+_log = logging.getLogger(__name__)
 
 
 class ChunkClaim:
@@ -109,7 +112,7 @@ class ChunkClaim:
     def add_done_callback(self, callback: Callable[[ChunkClaim], None]) -> None:
         """Call ``callback(claim)`` once it is over: at once if it is, else in an engine's thread.
 
-        The callback must be short and must not raise.
+        The callback must be short. What it raises is logged.
         """
         with self._lock:
             if not self._done:
@@ -128,7 +131,10 @@ class ChunkClaim:
         if over is not None:
             over.set()
         for callback in callbacks:
-            callback(self)
+            try:
+                callback(self)
+            except Exception:  # noqa: BLE001 - a callback's, in a thread of the engine
+                _log.exception("a callback of a claim on chunk %s failed", self.key.chunk)
 
     def _exception(self) -> BaseException:
         """Return an exception of its own for each reader, since raising one changes it."""

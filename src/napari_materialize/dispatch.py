@@ -10,12 +10,15 @@ from __future__ import annotations
 import itertools
 import math
 import operator
+from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from napari_materialize.cache import ChunkCache, ChunkState, Pool
 from napari_materialize.demand import Phase, Queue, Request
+from napari_materialize.errors import ChunkError
 from napari_materialize.geometry import Box
+from napari_materialize.ops import Abandoned
 from napari_materialize.stages import ChunkKey
 
 if TYPE_CHECKING:
@@ -72,6 +75,8 @@ class _Job:
     """Inputs that are READY and held for it."""
     failed: list[ChunkKey] = field(default_factory=list)
     """Inputs that failed."""
+    error: Exception | None = None
+    """What an op raised when it was asked which inputs it needs."""
 
 
 class Dispatch:
@@ -105,6 +110,11 @@ class Dispatch:
         self._claims: dict[Claim[ChunkKey], ChunkClaim] = {}
         self._tickets: dict[ChunkClaim, Claim[ChunkKey] | None] = {}
         self._cancels: dict[threading.Event, set[ChunkClaim]] = {}
+        self._alone: set[ChunkKey] = set()
+        """Chunks whose block failed, and which are computed alone for it."""
+        self._blocks: dict[tuple[str, int], tuple[int, Index]] = {}
+        self.given_up: deque[ChunkClaim] = deque()
+        """Claims whose cancel event was found set, and whose holders are not told yet."""
 
     # ------------------------------------------------------------------ claims
 
@@ -118,7 +128,9 @@ class Dispatch:
         cancel: threading.Event | None = None,
     ) -> Outcome | None:
         """Take a claim; return its outcome if there is one already."""
-        key, pool = claim.key, Pool.NONE if background else Pool.CHUNKS
+        key, pool = claim.key, Pool.CHUNKS
+        if background:
+            pool = Pool.STAGES if stage.kept else Pool.NONE
         if cancel is not None:
             self._cancels.setdefault(cancel, set()).add(claim)
         state = self.cache.state(key)
@@ -157,8 +169,11 @@ class Dispatch:
         TransitionError
             If the chunk did not fail.
         """
-        self.cache.retry(claim.key)
-        self._forgive_inputs(stage, claim.key)
+        key = claim.key
+        self.cache.retry(key)
+        for index in stage.makes(key.level, [key.chunk]):  # what is made along with it, too
+            self._forgive(ChunkKey(key.stage, key.level, index))
+        self._forgive_inputs(stage, key)
         self._ask(claim, stage, False, 0, Pool.CHUNKS)
 
     def take_all(self) -> list[ChunkClaim]:
@@ -182,8 +197,17 @@ class Dispatch:
     def _drop(self, keys: Iterable[ChunkKey]) -> None:
         for key in keys:
             self.cache.abandon(key, "the last claim was released before it ran")
+            self._alone.discard(key)
             for part in self._jobs.pop(key).pinned:
                 self.cache.unpin(part)
+
+    def _forgive(self, key: ChunkKey) -> bool:
+        """Let a failed chunk be asked for again; False if it did not fail."""
+        if self.cache.state(key) is not ChunkState.FAILED:
+            return False
+        self.cache.retry(key)
+        self.cache.abandon(key, "to be asked for again by whoever needs it")
+        return True
 
     def _forgive_inputs(self, stage: Stage, key: ChunkKey) -> None:
         """Let failed inputs be asked for again, by the chunk that needs them."""
@@ -191,9 +215,7 @@ class Dispatch:
             return
         for index in stage.inputs(key.level, [key.chunk]):
             part = ChunkKey(stage.previous.identity, key.level, index)
-            if self.cache.state(part) is ChunkState.FAILED:
-                self.cache.retry(part)
-                self.cache.abandon(part, "asked for again by the chunk that needs it")
+            if self._forgive(part):
                 self._forgive_inputs(stage.previous, part)
 
     def _give_up_cancelled(self) -> None:
@@ -201,6 +223,8 @@ class Dispatch:
             if event.is_set():
                 for claim in list(claims):
                     self.release(claim)
+                    if claim.mark_released():
+                        self.given_up.append(claim)
             if not claims:
                 del self._cancels[event]
 
@@ -210,6 +234,7 @@ class Dispatch:
         """Start whatever may start now."""
         starts: list[Start] = []
         self._give_up_cancelled()
+        self._trim_dissolved()
         before = -1
         while before != len(starts):
             before = len(starts)
@@ -219,6 +244,24 @@ class Dispatch:
                 while (key := self.queue.next(lane)) is not None:
                     starts.append(self._begin(key))
         return starts
+
+    def _trim_dissolved(self) -> None:
+        """Take from whoever led a block that dissolved the inputs it needs no more."""
+        while (key := self.queue.take_trimmed()) is not None:
+            job = self._jobs[key]
+            previous = job.stage.previous
+            if previous is None or job.error is not None:
+                continue
+            keep = {
+                ChunkKey(previous.identity, key.level, index)
+                for index in job.stage.inputs(key.level, [key.chunk])
+            }
+            for part in job.pinned:
+                if part not in keep:
+                    self.cache.unpin(part)
+            job.pinned = [part for part in job.pinned if part in keep]
+            job.failed = [part for part in job.failed if part in keep]
+            self._drop(self.queue.trim(key, keep))
 
     @property
     def busy(self) -> bool:
@@ -237,12 +280,19 @@ class Dispatch:
         ------
         ChunkError
             If one of them failed.
+        Abandoned
+            If one that failed was retried meanwhile.
         """
         job = self._jobs[key]
+        if job.error is not None:
+            raise job.error
         for part in job.failed:
             error = self.cache.error(part)
-            if error is not None:
-                raise error
+            if error is None:
+                raise Abandoned  # it was retried meanwhile: start over, and ask for it again
+            failure = ChunkError(*error.args)
+            failure.__cause__ = error.__cause__
+            raise failure
         return {part.chunk: self.cache.get(part) for part in job.pinned}
 
     def _expand(self, key: ChunkKey) -> None:
@@ -255,9 +305,12 @@ class Dispatch:
             job = self._jobs[key]
             previous = job.stage.previous
             assert previous is not None
-            asked = self._bind(job.stage, key)
+            try:
+                needed = job.stage.inputs(key.level, self._bind(job.stage, key))
+            except Exception as error:  # noqa: BLE001 - an op's, and its chunk's failure
+                job.error, needed = error, ()
             missing = []
-            for index in job.stage.inputs(key.level, asked):
+            for index in needed:
                 part = ChunkKey(previous.identity, key.level, index)
                 request = self._need(job, previous, part)
                 if request is not None:
@@ -269,7 +322,7 @@ class Dispatch:
 
         Only background work is bound, and only to a whole box: a client's chunk is computed alone.
         """
-        if not self.queue.background(key):
+        if not self.queue.background(key) or key in self._alone:
             return [key.chunk]
         counts = self.block(stage, key.level)
         if max(counts) == 1:
@@ -289,11 +342,23 @@ class Dispatch:
         return found
 
     def _can_bind(self, key: ChunkKey) -> bool:
-        return self.queue.phase(key) is Phase.WAITING and self.queue.background(key)
+        waits = self.queue.phase(key) is Phase.WAITING and key not in self._alone
+        return waits and self.queue.background(key)
 
     def block(self, stage: Stage, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call."""
-        return stage.block(level, self._pace.get(stage.identity), self.block_seconds)
+        pace, place = self._pace.get(stage.identity), (stage.identity, level)
+        if pace is None:
+            return stage.block(level, None, self.block_seconds)
+        # thought over again only when the pace has changed by a good part
+        step = round(2 * math.log2(max(pace, 1e-12)))
+        known = self._blocks.get(place)
+        if known is None or known[0] != step:
+            counts = stage.block(level, pace, self.block_seconds)
+            known = self._blocks[place] = (step, counts)
+            if len(self._blocks) > PACES:
+                del self._blocks[next(iter(self._blocks))]
+        return known[1]
 
     def _need(self, job: _Job, stage: Stage, part: ChunkKey) -> Request[ChunkKey] | None:
         """Hold an input for a job, or return what to ask for."""
@@ -321,11 +386,18 @@ class Dispatch:
         for member in members:
             self.cache.start(member)
         asked = sorted(member.chunk for member in members)
-        for index in stage.makes(key.level, asked):
+        known = set(members)
+        for index in self._made(stage, key.level, asked):
             other = ChunkKey(key.stage, key.level, index)
-            if other not in members and self._join(stage, other):
+            if other not in known and self._join(stage, other):
                 members.append(other)
         return Start(stage, tuple(members), tuple(asked), background)
+
+    def _made(self, stage: Stage, level: int, asked: list[Index]) -> Sequence[Index]:
+        try:
+            return stage.makes(level, asked)
+        except Exception:  # noqa: BLE001 - computing will raise it too, and be told then
+            return asked
 
     def _join(self, stage: Stage, key: ChunkKey) -> bool:
         """Let a chunk be made by another's computation, unless it is there or being made."""
@@ -352,12 +424,17 @@ class Dispatch:
     ) -> list[Outcome]:
         """End a computation with results, with an error, or with neither if it was abandoned."""
         outcomes: list[Outcome] = []
+        reason = "nobody waits any more"
         if results is not None:
             self._measure(start, seconds)
+        if error is not None and len(start.asked) > 1:
+            # one bad voxel must not fail its whole block: each on its own says which it is
+            self._alone.update(filter(self.queue.wanted, start.members))
+            error, reason = None, "its block failed; to be computed alone"
         for key in start.members:
             self._unpin_inputs(self._jobs[key])
             if results is None and error is None:
-                self._abandon(key)
+                self._abandon(key, reason)
             else:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
         return outcomes
@@ -377,15 +454,17 @@ class Dispatch:
             self.cache.unpin(part)
         job.pinned.clear()
         job.failed.clear()
+        job.error = None
 
-    def _abandon(self, key: ChunkKey) -> None:
+    def _abandon(self, key: ChunkKey, reason: str) -> None:
         pool = self.cache.pool(key)
-        self.cache.abandon(key)
+        self.cache.abandon(key, reason)
         if self.queue.wanted(key):  # somebody asked between the op's look and now
             self.cache.request(key, pool, "asked for again")
             self.queue.restart(key)
         else:
             self.queue.finish(key)
+            self._alone.discard(key)
             del self._jobs[key]
 
     def _end(
@@ -393,6 +472,7 @@ class Dispatch:
     ) -> list[Outcome]:
         over = self.queue.finish(key)
         del self._jobs[key]
+        self._alone.discard(key)
         if error is not None:
             self.cache.fail(key, error)
         else:

@@ -19,7 +19,6 @@ from napari_materialize.demand import Phase
 from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
 from napari_materialize.errors import ChunkError, EngineClosed, OptionError
 from napari_materialize.ops import Abandoned
-from napari_materialize.recipe import open_view
 from napari_materialize.workers import DaemonWorkers, Workers
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from napari_materialize.blocks import Boundary
     from napari_materialize.geometry import Index
     from napari_materialize.job import Materialized, Where
     from napari_materialize.reader import ViewArray
@@ -99,11 +97,15 @@ class Engine:
                 raise OptionError(f"engine: {name} must be at least 1, got {value}")
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
         self._lock = threading.Lock()
-        self._dispatch = Dispatch({COMPUTE: self.slots, READ: readers}, budgets, block_seconds)
+        self._new_dispatch = partial(
+            Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, block_seconds
+        )
+        self._dispatch = self._new_dispatch()
         self._seconds = {READ: 0.0, COMPUTE: 0.0}
         self._counts = {READ: 0, COMPUTE: 0, "failures": 0}
         self._closed = False
         self._arriving = 0
+        self._inside = threading.local()
         lanes = {READ: readers, COMPUTE: self.slots, BACKGROUND: self.slots, WRITE: max(2, cores)}
         self._workers: Workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
 
@@ -164,6 +166,8 @@ class Engine:
         cancel: threading.Event | None = None,
     ) -> list[ChunkClaim]:
         """Ask for several chunks of a level before any of them is begun; see `claim`."""
+        if cancel is not None and not isinstance(cancel, threading.Event):
+            raise OptionError(f"cancel: a threading.Event is expected, got {cancel!r}")
         claims = [ChunkClaim(view.key(level, index), self._release) for index in indices]
         self._arriving += not background
         try:
@@ -244,6 +248,11 @@ class Engine:
         """
         from napari_materialize.job import materialize
 
+        if getattr(self._inside, "op", False):
+            raise OptionError(
+                "materialize: cannot be called from inside an op of the same engine, whose slot it "
+                "would wait for; write the view first, and use what is written as a source"
+            )
         with self._lock:
             self._check_open()
         return materialize(self, view, where, **options)
@@ -331,6 +340,7 @@ class Engine:
                 return
             self._closed = True
             waiting = self._dispatch.take_all()
+            self._dispatch = self._new_dispatch()  # and with the old one all that was kept
         self._workers.close()
         for claim in waiting:
             claim._finish(None, EngineClosed("the engine was closed before the chunk was there"))
@@ -378,6 +388,13 @@ class Engine:
             self._workers.submit(lane, partial(self._run, start))
         for claim, value, error in outcomes:
             claim._finish(value, error)
+        given_up = self._dispatch.given_up
+        while given_up:
+            try:
+                claim = given_up.popleft()
+            except IndexError:  # another thread told the last one
+                break
+            claim.tell_released()
 
     def _run(self, start: Start) -> None:
         """Compute or read; in a worker."""
@@ -395,11 +412,14 @@ class Engine:
         try:
             if abandoned():
                 raise Abandoned
+            self._inside.op = True
             results = stage.compute(key.level, start.asked, self._inputs(key), abandoned)
         except Abandoned:
             pass
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
             error = _failure(stage, key, cause)
+        finally:
+            self._inside.op = False
         seconds = time.perf_counter() - began
         with self._lock:
             if self._closed:
@@ -423,7 +443,10 @@ def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:
         reason, cause = str(cause), cause.__cause__
     else:
         reason = f"{type(cause).__name__}: {cause}"
-    traceback.clear_frames(cause.__traceback__)
+    chained: BaseException | None = cause
+    while chained is not None:
+        traceback.clear_frames(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
     error = ChunkError(f"chunk {key.chunk} of level {key.level} ({stage.title}) failed: {reason}")
     error.__cause__ = cause
     return error
@@ -436,49 +459,3 @@ def _by_class(counts: dict[tuple[Phase, int, int], int]) -> dict[str, dict[int, 
         row = table["background" if which else "client"]
         row[level] = row.get(level, 0) + count
     return table
-
-
-def materialize(
-    source: Any,
-    where: Where,
-    ops: Any = (),
-    *,
-    slots: int | None = None,
-    boundary: Boundary = "edge",
-    **options: Any,
-) -> Materialized:
-    """Open a source, write a box of it through a chain of ops, and close: all in one call.
-
-    Parameters
-    ----------
-    source : View, path, array, list of arrays, or napari layer
-        What to compute from; see `napari_materialize.open_view`.
-    where : path, URL or WritableStore
-        Where to write.
-    ops : op or sequence of ops
-        As `napari_materialize.open_view` takes them.
-    slots : int, optional
-        Computations at a time; see `Engine`.
-    boundary : {"edge", "zeros"}
-        What lies past the volume's edge.
-    **options
-        As `Engine.materialize` takes them.
-
-    Returns
-    -------
-    Materialized
-        What was done.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import napari_materialize as nm
-    >>> store = nm.MemoryStore()
-    >>> done = nm.materialize(np.arange(12).reshape(3, 4), store, ops=["threshold:low=5"])
-    >>> done.chunks, done.written, sorted(store.files)[:3]
-    (1, 1, ['.zattrs', '.zgroup', '.zmetadata'])
-    """
-    # the view's own boundary stands when one is handed in
-    view = open_view(source, ops, boundary=boundary)
-    with Engine(slots, nice=0) as engine:
-        return engine.materialize(view, where, **options)

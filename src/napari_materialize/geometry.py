@@ -199,13 +199,23 @@ class ChunkGrid:
     def covering(self, box: Box) -> Iterator[Index]:
         """Walk the indices of the chunks that cover ``box``, last axis fastest."""
         cover = self.indices(box)
-        return itertools.product(*map(range, cover.start, cover.stop))
+        return _odometer([range(a, b) for a, b in zip(cover.start, cover.stop, strict=True)])
 
     def holds(self, index: Sequence[int]) -> bool:
         """Whether ``index`` names a chunk of this grid."""
         return len(index) == len(self.shape) and all(
             0 <= i < n for i, n in zip(index, self.counts, strict=True)
         )
+
+
+def _odometer(ranges: Sequence[Sequence[int]]) -> Iterator[Index]:
+    """Walk the combinations, last fastest, without making lists of them as `product` does."""
+    if not ranges:
+        yield ()
+        return
+    for first in ranges[0]:
+        for rest in _odometer(ranges[1:]):
+            yield (first, *rest)
 
 
 def walk_blocks(box: Box, axes: Sequence[bool]) -> Iterator[Index]:
@@ -232,7 +242,7 @@ def walk_blocks(box: Box, axes: Sequence[bool]) -> Iterator[Index]:
     plain = [range(low, high) for low, high in zip(box.start, box.stop, strict=True)]
     outer = [[0] if marked else values for values, marked in zip(plain, axes, strict=True)]
     side = 1 << max((stop - 1).bit_length() for stop in (*box.stop, 1) if stop > 0)
-    for place in itertools.product(*outer):
+    for place in _odometer(outer):
         cell = tuple(0 if marked else at for at, marked in zip(place, axes, strict=True))
         yield from _walk_cell(box, axes, cell, side)
 

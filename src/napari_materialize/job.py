@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 import threading
 import time
 from dataclasses import dataclass, field, fields, replace
@@ -23,6 +24,7 @@ from napari_materialize.codecs import chunk_bytes, is_fill
 from napari_materialize.errors import ChunkError, EngineClosed, OptionError
 from napari_materialize.plan import LevelPlan, Options, Plan, Where, make_plan
 from napari_materialize.recipe import view_record
+from napari_materialize.stores import TakenStore
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -32,6 +34,9 @@ if TYPE_CHECKING:
     from napari_materialize.view import View
 
 __all__ = ["ChunkService", "Failure", "Materialized", "Where", "materialize"]
+
+_LIBRARIES = ("numpy", "scipy", "zarr", "onnxruntime")
+"""What had a hand in the voxels, if it was loaded."""
 
 POLL = 0.02
 """Seconds between looks at the cancel event, which nobody else can wait for."""
@@ -130,8 +135,19 @@ def materialize(service: ChunkService, view: View, where: Where, **options: Any)
 def carry_out(service: ChunkService, plan: Plan) -> Materialized:
     """Do what is planned."""
     began, started = time.perf_counter(), _now()
-    _put_documents(plan, {"status": "running", "started": started})
     run = _Run(service, plan)
+    taken = plan.store if isinstance(plan.store, TakenStore) else None
+    if taken is not None:
+        taken.begin()
+    try:
+        return _write(plan, run, began, started)
+    finally:
+        if taken is not None:
+            taken.end()
+
+
+def _write(plan: Plan, run: _Run, began: float, started: str) -> Materialized:
+    _put_documents(plan, {"status": "running", "started": started})
     try:
         run.go()
     except BaseException as error:
@@ -165,7 +181,9 @@ def _put_documents(plan: Plan, state: Mapping[str, Any]) -> None:
     options = plan.options
     record = {
         "version": version("napari-materialize"),
-        "numpy": version("numpy"),
+        "libraries": {
+            name: sys.modules[name].__version__ for name in _LIBRARIES if name in sys.modules
+        },
         "view": view_record(plan.view),
         "levels": [
             {"level": each.level, "box": [list(each.box.start), list(each.box.stop)]}
@@ -231,6 +249,8 @@ class _Run:
         self._tally = _Tally()
         self._error: BaseException | None = None
         self._aborted = False
+        self._cancelled = False
+        """Whether the engine found the cancel event set, if only for a moment."""
 
     def _units(self) -> Iterator[_Unit]:
         """Walk what is asked for at a time: a chunk, or as many as are computed in one call."""
@@ -276,7 +296,7 @@ class _Run:
         if self._service.closed:
             raise EngineClosed("the engine was closed before the job was done")
         cancel = self._plan.options.cancel
-        self._aborted = cancel is not None and cancel.is_set()
+        self._aborted = self._cancelled or (cancel is not None and cancel.is_set())
         return self._aborted
 
     def _over(self) -> bool:
@@ -362,6 +382,8 @@ class _Run:
             self._claims.discard(claim)
             self._asked -= 1
             if claim.released:
+                # given up by the job itself, or by the engine because the cancel event was set
+                self._cancelled = self._cancelled or not self._stop.is_set()
                 self._changed.notify_all()
                 return
             self._arrived += 1
@@ -397,7 +419,7 @@ class _Run:
         for made in complete:
             try:
                 self._store(each, made)
-            except (OSError, ValueError, RuntimeError) as error:
+            except Exception as error:  # noqa: BLE001 - a store's, whatever it is: its chunk's failure
                 path = self._plan.layout.chunk_key(each.position, made.chunk)
                 failure = ChunkError(
                     f"chunk {made.chunk} of level {each.level} could not be written as {path}: "

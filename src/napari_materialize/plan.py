@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import operator
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 from urllib.parse import unquote, urlsplit
+
+import numpy as np
 
 from napari_materialize.codecs import Compression
 from napari_materialize.errors import BoxError, LevelError, OptionError, TargetError
@@ -21,7 +24,6 @@ from napari_materialize.layout import ImageDocument, Layout, layout_for
 from napari_materialize.stores import ReadableStore, WritableStore, open_store
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from napari_materialize.arrays import Level
@@ -37,6 +39,9 @@ type Extent = Literal["level", "box"]
 EXTENTS: tuple[str, ...] = get_args(Extent.__value__)
 EXISTING = ("error", "resume", "add", "overwrite")
 ON_ERROR = ("raise", "collect")
+
+MOST_CHUNKS = 2**32
+"""Chunks of one job; metadata that announces more than anybody can write is refused."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,13 +191,17 @@ def box_on_level(view: View, box: Box | None, box_level: int, level: int) -> Box
             f"box {box.start} to {box.stop}: at least one voxel along each axis, got "
             f"{box.shape}; draw or type a larger one"
         )
-    inside = target.box_from(box, counted)
-    if inside.is_empty:
+    if counted.box_from(box, counted).is_empty:
         raise BoxError(
             f"box {box.start} to {box.stop}: must overlap level {box_level}, whose shape is "
             f"{counted.shape}, and lies outside it"
         )
-    return inside
+    inside = target.box_from(box, counted)
+    if not inside.is_empty:
+        return inside
+    # past the edge of a coarser level, which may end earlier: the voxels there that are nearest
+    low = tuple(min(start, n - 1) for start, n in zip(inside.start, target.shape, strict=True))
+    return Box(low, tuple(max(a + 1, b) for a, b in zip(low, inside.stop, strict=True)))
 
 
 def make_plan(view: View, where: Where, options: Options) -> Plan:
@@ -217,6 +226,9 @@ def make_plan(view: View, where: Where, options: Options) -> Plan:
     reason = layout.refusal(document)
     if reason is not None:
         raise OptionError(reason)
+    chunks = sum(each.chunks for each in levels)
+    if chunks > MOST_CHUNKS:
+        raise BoxError(f"box: at most {MOST_CHUNKS} chunks, got {chunks}; choose a smaller box")
     store = open_store(where)
     _check_target(view, store)
     return Plan(view, levels, layout, compression, store, options, document)
@@ -263,8 +275,18 @@ def _check_options(options: Options) -> None:
             raise OptionError(f"{name}: one of {', '.join(allowed)}, got {value!r}")
     if options.box is not None and not isinstance(options.box, Box):
         raise BoxError(f"box: a Box is expected, as in Box((0, 0), (64, 64)), got {options.box!r}")
-    if options.concurrency is not None and options.concurrency < 1:
-        raise OptionError(f"concurrency: at least 1, got {options.concurrency}")
+    for name, number, least in (
+        ("concurrency", options.concurrency, 1),
+        ("box_level", options.box_level, 0),
+    ):
+        if number is not None and (not _is_whole(number) or number < least):
+            raise OptionError(f"{name}: a whole number, {least} or more, got {number!r}")
+    if not isinstance(options.skip_empty, bool | np.bool):
+        raise OptionError(f"skip_empty: True or False, got {options.skip_empty!r}")
+    if options.cancel is not None and not isinstance(options.cancel, threading.Event):
+        raise OptionError(f"cancel: a threading.Event is expected, got {options.cancel!r}")
+    if options.on_progress is not None and not callable(options.on_progress):
+        raise OptionError(f"on_progress: a callable is expected, got {options.on_progress!r}")
     later: tuple[tuple[str, Any, Any], ...] = (
         ("shards", options.shards, None),
         ("pyramid", options.pyramid, 0),
@@ -277,22 +299,44 @@ def _check_options(options: Options) -> None:
             )
 
 
+def _is_whole(value: object) -> bool:
+    try:
+        operator.index(value)  # type: ignore[arg-type]  # that is the question
+    except TypeError:
+        return False
+    return not isinstance(value, bool)
+
+
 def _check_target(view: View, store: WritableStore) -> None:
     """Refuse a target that is the source, lies in it or around it, or is not empty."""
     location = store.location if isinstance(store, ReadableStore) else None
-    source = _local(view.source.location)
-    if location is not None and source is not None:
-        target = Path(os.path.realpath(location))
-        if target == source or source in target.parents or target in source.parents:
+    # an image of several stored arrays has a place for each of them
+    places = view.source.record.get("locations") or [view.source.location]
+    for place in places:
+        target = Path(os.path.realpath(location)) if location is not None else None
+        source = _container(_local(place))
+        if (
+            target is not None
+            and source is not None
+            and (target == source or source in target.parents or target in source.parents)
+        ):
             raise TargetError(
-                f"target {location}: must lie apart from the source {view.source.location}; "
-                "choose another folder"
+                f"target {location}: must lie apart from the source {place}; choose another folder"
             )
     if isinstance(store, ReadableStore) and not store.is_empty():
         raise TargetError(
             f"target {location or type(store).__name__}: must be empty or not there yet, and holds "
             "something; choose another folder"
         )
+
+
+def _container(source: Path | None) -> Path | None:
+    """Return the outermost zarr hierarchy that a source lies in: that is somebody's image."""
+    while source is not None and any(
+        (source.parent / name).is_file() for name in (".zgroup", ".zattrs", "zarr.json")
+    ):
+        source = source.parent
+    return source
 
 
 def _local(location: str | None) -> Path | None:

@@ -1,7 +1,7 @@
 """The serialisable description of a view and a job, and the text a person writes for it.
 
-Owns what a user typed (``name:key=value``, ``lo:hi``) and what a record says; it opens views from
-either. What an op's parameters mean is the registry's business (`ops`), what a box may be the
+Owns what a user typed (``name:key=value``, ``lo:hi``), which it opens views from, and what a record
+says of one. What an op's parameters mean is the registry's business (`ops`), what a box may be the
 plan's (`plan`).
 """
 
@@ -116,7 +116,7 @@ def open_view(
     source: Any,
     ops: OpLike | Iterable[OpLike] = (),
     *,
-    boundary: Boundary = "edge",
+    boundary: Boundary | None = None,
     chunks: Sequence[int] | None = None,
     scale: Sequence[float] | None = None,
     translation: Sequence[float] | None = None,
@@ -134,9 +134,9 @@ def open_view(
         first.
     ops : op or sequence of ops
         In order. Each an op, text such as ``"gaussian:sigma=1.5"``, or ``(name, parameters)``.
-    boundary : {"edge", "zeros"}
+    boundary : {"edge", "zeros"}, optional
         What an op with a halo sees past the volume's edge: the outermost voxels repeated, or
-        zeros.
+        zeros. ``edge`` if left out; a view has its own already.
     chunks, scale, translation, units, axes, kind, name
         What the source does not say, or says wrongly; scale and translation are the finest
         level's, in world units, C order.
@@ -169,6 +169,11 @@ def open_view(
                 "chunks, scale, translation, units, axes, kind and name are what the view says; "
                 "leave them out, or give them where the view is opened"
             )
+        if boundary not in (None, source.boundary):
+            raise OptionError(
+                f"boundary: the view says {source.boundary!r} itself, got {boundary!r}; leave it "
+                "out, or give it where the view is opened"
+            )
         return source.then(chain)
     opened = open_source(
         source,
@@ -180,7 +185,7 @@ def open_view(
         kind=kind,
         name=name,
     )
-    return View.of(opened, chain, boundary=boundary)
+    return View.of(opened, chain, boundary="edge" if boundary is None else boundary)
 
 
 def _computed(source: Any) -> Any:

@@ -7,7 +7,6 @@ knows no threads. How a block is put together, and past which edges, is in `bloc
 from __future__ import annotations
 
 import hashlib
-import uuid
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -91,6 +90,7 @@ class SourceStage:
     source: Source
 
     previous: None = None
+    kept: bool = False
     lane: str = "read"
 
     @property
@@ -160,14 +160,21 @@ class OpStage:
     levels: tuple[Level, ...]
     """What comes out, per level."""
 
+    marks: tuple[str, ...]
+    """The ops' identities; of an op that has none, one that no other has."""
+
     lane: str = "compute"
 
     @cached_property
     def identity(self) -> str:
         """The digest of everything that decides what the stage's chunks are."""
-        parts = [self.previous.identity, self.boundary]
-        parts += (op.identity or f"{op.name}@{uuid.uuid4()}" for op in self.ops)
+        parts = [self.previous.identity, self.boundary, *self.marks]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+    @property
+    def kept(self) -> bool:
+        """Whether what comes out is kept, whoever asked for it."""
+        return self.ops[-1].kept
 
     @property
     def title(self) -> str:

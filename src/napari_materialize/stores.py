@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 __all__ = ["DirectoryStore", "MemoryStore", "ReadableStore", "WritableStore", "open_store"]
 
+_LOCK = ".napari-materialize-job"
+"""The file that stands for the one job that may write."""
+
 _TEMPORARY = ".napari-materialize-writing-"
 """How a file that is not whole yet is called: no document and no chunk begins like this."""
 
@@ -58,6 +61,17 @@ class WritableStore(Protocol):
 
         What was there before is replaced; what is returned is not looked at.
         """
+
+
+@runtime_checkable
+class TakenStore(Protocol):
+    """A store that one job at a time can take for itself."""
+
+    def begin(self) -> None:
+        """Take it, or raise a `TargetError`."""
+
+    def end(self) -> None:
+        """Give it back."""
 
 
 @runtime_checkable
@@ -192,6 +206,40 @@ class DirectoryStore:
         except OSError as error:
             raise _store_error("looking into", str(self._path), error) from error
 
+    def begin(self) -> None:
+        """Take the folder for one job: nobody else can take it until `end`.
+
+        A file that only one can make stands for it. One that a killed process left behind makes
+        the folder not empty, and so is refused like anything else that is there.
+
+        Raises
+        ------
+        TargetError
+            If somebody else has taken it, or put something there, meanwhile.
+        """
+        lock = f"{self._path}{os.sep}{_LOCK}"
+        try:
+            self._make(str(self._path))
+            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        except FileExistsError:
+            raise TargetError(
+                f"target {self._path}: another job writes there; wait for it, or choose another "
+                "folder"
+            ) from None
+        except OSError as error:
+            raise _store_error("writing", lock, error) from error
+        if any(entry.name != _LOCK for entry in self._path.iterdir()):
+            self.end()
+            raise TargetError(
+                f"target {self._path}: another job has written there meanwhile; choose another "
+                "folder"
+            )
+
+    def end(self) -> None:
+        """Give the folder back."""
+        with contextlib.suppress(FileNotFoundError):  # removed with the folder, and that is told
+            os.unlink(f"{self._path}{os.sep}{_LOCK}")  # noqa: PTH108
+
     def get(self, path: str, /) -> bytes | None:
         """Return the bytes of a file, or None if there is no such file.
 
@@ -246,15 +294,9 @@ class DirectoryStore:
     def _write_new(self, folder: str, temporary: str, data: Buffer) -> None:
         """Write ``data`` to a new file, making its folder if need be."""
         self._make(folder)
-        try:
-            file = open(temporary, "xb")  # noqa: PTH123, SIM115 (see `put`)
-        except FileNotFoundError:
-            # somebody removed the folder since it was made
-            with self._lock:
-                self._made.discard(folder)
-            self._make(folder)
-            file = open(temporary, "xb")  # noqa: PTH123, SIM115
-        with file:
+        # a folder that was made and is gone is an error: what was in it is lost, and the rest of a
+        # result must not look whole
+        with open(temporary, "xb") as file:  # noqa: PTH123 (see `put`)
             file.write(data)
 
     def _make(self, folder: str) -> None:
@@ -262,11 +304,21 @@ class DirectoryStore:
         if folder in self._made:
             return
         with self._lock:
-            if folder not in self._made:
+            if folder not in self._made:  # another thread made it meanwhile
                 # before and not after: nothing is created outside the root
                 self._check_inside(Path(folder))
-                os.makedirs(folder, exist_ok=True)  # noqa: PTH103
-                self._made.add(folder)
+                root = str(self._path)
+                if root not in self._made:
+                    os.makedirs(root, exist_ok=True)  # noqa: PTH103
+                    self._made.add(root)
+                missing = []
+                while folder not in self._made:
+                    missing.append(folder)
+                    folder = os.path.dirname(folder)  # noqa: PTH120
+                for one in reversed(missing):
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(one)  # noqa: PTH102  (not its parents: see `_write_new`)
+                    self._made.add(one)
 
     def _check_inside(self, folder: Path) -> None:
         """Refuse a folder that lies outside the root once links are resolved."""
@@ -366,7 +418,7 @@ def open_store(where: str | os.PathLike[str] | WritableStore) -> WritableStore:
         )
     url = _URL.match(where)
     if url is None:
-        return DirectoryStore(where)
+        return DirectoryStore(os.path.expanduser(where))  # noqa: PTH111  (an unknown ~user stays)
     scheme = (url["scheme"] or url["file"]).lower()
     if scheme != "file":
         # the rest of the URL may hold a password and is not repeated

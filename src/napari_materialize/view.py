@@ -8,11 +8,12 @@ the halos of all of them; an op marked as kept ends its stage, whose output chun
 from __future__ import annotations
 
 import operator
+import uuid
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from napari_materialize.blocks import BOUNDARIES, Link
-from napari_materialize.errors import LevelError, OptionError, SourceError
+from napari_materialize.errors import LevelError, OpError, OptionError, SourceError
 from napari_materialize.geometry import Box, walk_blocks
 from napari_materialize.stages import ChunkKey, OpStage, SourceStage
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from napari_materialize.stages import Source, Stage
 
 __all__ = ["View"]
+
+MOST_VOXELS = 2**31
+"""Voxels that an op may be handed to compute one chunk."""
 
 
 @dataclass(frozen=True)
@@ -104,10 +108,21 @@ class View:
                 fitted = op.fit(level, kind)
                 links.append(Link(fitted, level))
                 described = fitted.describe(level, kind)
+                # an op that cannot say what it needs is refused here, not in mid-job
+                block = fitted.reach(described.level.grid.box((0,) * described.level.ndim), level)
+                if block.size > MOST_VOXELS:
+                    raise OpError(
+                        f"op {op.name}: computes a chunk from at most {MOST_VOXELS} voxels, needs "
+                        f"a block of {' x '.join(map(str, block.shape))} with its halo; make the "
+                        "halo or the chunks smaller"
+                    )
                 level, kind, limits = described.level, described.kind, described.limits  # noqa: PLW2901 - one op's output is the next one's input
             chains.append(tuple(links))
             levels.append(level)
-        stage = OpStage(self.stages[-1], tuple(ops), self.boundary, tuple(chains), tuple(levels))
+        marks = tuple(op.identity or f"{op.name}@{uuid.uuid4()}" for op in ops)
+        stage = OpStage(
+            self.stages[-1], tuple(ops), self.boundary, tuple(chains), tuple(levels), marks
+        )
         return replace(
             self, ops=(*self.ops, *ops), stages=(*self.stages, stage), kind=kind, limits=limits
         )

@@ -7,6 +7,7 @@ Threads are daemons: Python waits for no computation at its exit.
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import threading
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 __all__ = ["DaemonWorkers", "ManualWorkers", "Workers"]
+
+_log = logging.getLogger(__name__)
 
 type Work = Callable[[], None]
 
@@ -100,7 +103,10 @@ class DaemonWorkers:
         while (work := place.queue.get()) is not None:
             if self._closed:
                 return
-            work()
+            try:
+                work()
+            except Exception:  # noqa: BLE001 - a thread is for more than one piece of work
+                _log.exception("work of the lane %s failed; the thread goes on", place.name)
             del work
             with self._lock:
                 place.idle += 1

@@ -92,6 +92,8 @@ class Job[K: Hashable]:
     phase: Phase
     claims: dict[int, Claim[K]] = field(default_factory=dict)
     inputs: list[Claim[K]] = field(default_factory=list)
+    needed: bool = False
+    """Whether another job waits for it as an input."""
     missing: int = 0
     bucket: tuple[int, int, int] | None = None
     """Class, priority and level it was admitted under, until it starts."""

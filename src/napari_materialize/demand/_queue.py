@@ -18,7 +18,7 @@ from napari_materialize.demand._jobs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping
+    from collections.abc import Container, Hashable, Iterable, Mapping
 
 __all__ = ["Queue"]
 
@@ -68,6 +68,9 @@ class Queue[K: Hashable]:
             for lane in lanes
             for which in (CLIENT, BACKGROUND)
         }
+        self._needed: dict[str, Line[K]] = {lane: Line(Phase.WAITING) for lane in lanes}
+        """Waiting jobs that others wait for: they are let in whatever else waits."""
+        self._trimmed: list[K] = []
         self._numbers = itertools.count()
         self._running: dict[tuple[str, int], int] = dict.fromkeys(
             ((lane, which) for lane in lanes for which in (CLIENT, BACKGROUND)), 0
@@ -119,7 +122,7 @@ class Queue[K: Hashable]:
             phase = Phase.WAITING if request.has_inputs else Phase.RUNNABLE
             own = parent.rank if parent is not None else rank
             assert own is not None
-            job = Job(request, next(self._numbers), own, phase)
+            job = Job(request, next(self._numbers), own, phase, needed=parent is not None)
             self._jobs[request.key] = job
             self._enter(job)
         claim = Claim(job, next(self._numbers), rank, parent)
@@ -135,18 +138,21 @@ class Queue[K: Hashable]:
             if not job.claims:
                 continue
             rank = min(claim.rank for claim in job.claims.values())
-            if rank == job.rank:
+            needed = any(claim.parent is not None for claim in job.claims.values())
+            if rank == job.rank and needed == job.needed:
                 continue
             self._leave(job)
-            job.rank = rank
+            job.rank, job.needed = rank, needed
             self._enter(job)
-            if rank[0] == CLIENT:
+            if job.block and (rank[0] == CLIENT or rank < job.block[0].rank):
                 self._dissolve(job)
             pending.extend(claim.job for claim in job.inputs if claim.job is not None)
 
     # ------------------------------------------------------------------ lines
 
     def _line(self, job: Job[K]) -> Line[K] | None:
+        if job.phase is Phase.WAITING and job.needed:
+            return self._needed[job.request.lane]
         return self._lines.get((job.phase, job.request.lane, job.rank[0]))
 
     def _enter(self, job: Job[K]) -> None:
@@ -196,12 +202,13 @@ class Queue[K: Hashable]:
         for all that wait. What a job that was let in waits for is let in besides. Answer with
         `expand`.
         """
+        needed = self._needed[lane].first()
+        if needed is not None:
+            return needed.request.key
         for which in (CLIENT, BACKGROUND):
             job = self._lines[Phase.WAITING, lane, which].first()
             if job is None:
                 continue
-            if any(claim.parent is not None for claim in job.claims.values()):
-                return job.request.key
             if self._admitted.get((lane, job.rank[:3]), 0) < 2 * self.lanes[lane]:
                 job.bucket = job.rank[:3]
                 self._admit_count(job, +1)
@@ -258,10 +265,32 @@ class Queue[K: Hashable]:
         return started
 
     def _dissolve(self, job: Job[K]) -> None:
-        for one in job.block or ():
+        block, job.block = job.block, None
+        for one in block or ():
             one.block = None
             if one.phase is Phase.BOUND:
                 self._move(one, Phase.WAITING)
+        if block and block[0].phase is not Phase.RUNNING:
+            self._trimmed.append(block[0].request.key)
+
+    def take_trimmed(self) -> K | None:
+        """Return a key that led a block which dissolved since: its inputs may be too many."""
+        while self._trimmed:
+            key = self._trimmed.pop()
+            if self.phase(key) in (Phase.BLOCKED, Phase.RUNNABLE):
+                return key
+        return None
+
+    def trim(self, key: K, keep: Container[K]) -> list[K]:
+        """Give up a job's claims on inputs other than ``keep``; return the dropped keys."""
+        job = self._jobs[key]
+        extra = [c for c in job.inputs if c.job is not None and c.job.request.key not in keep]
+        job.inputs = [claim for claim in job.inputs if claim not in extra]
+        dropped = [one for claim in extra for one in self.release(claim)]
+        job.missing = len(job.inputs)
+        if job.missing == 0 and job.phase is Phase.BLOCKED:
+            self._move(job, Phase.RUNNABLE)
+        return dropped
 
     # ------------------------------------------------------------------ running
 
@@ -304,6 +333,7 @@ class Queue[K: Hashable]:
             return True
         if job.phase is Phase.RUNNING:
             return False
+        self._dissolve(job)
         self._start(job)
         return True
 
@@ -345,6 +375,7 @@ class Queue[K: Hashable]:
         job = self._end(key)
         job.phase = Phase.WAITING if job.request.has_inputs else Phase.RUNNABLE
         job.rank = min(claim.rank for claim in job.claims.values())
+        job.needed = any(claim.parent is not None for claim in job.claims.values())
         self._enter(job)
 
     def _end(self, key: K) -> Job[K]:

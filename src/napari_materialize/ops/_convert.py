@@ -22,7 +22,7 @@ def dtype_name(value: Any, place: str) -> str:
     """
     try:
         dtype = np.dtype(value)
-    except TypeError:
+    except (TypeError, SyntaxError, ValueError):  # numpy parses some texts as Python
         dtype = np.dtype(object)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise OpError(

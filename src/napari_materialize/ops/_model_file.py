@@ -78,6 +78,8 @@ def read_model(path: Path) -> tuple[ModelFile, bytes]:
     """
     path = path.expanduser().absolute()
     try:
+        if path.exists() and not (path.is_file() or path.is_dir()):
+            raise ModelError(f"onnx: {path} is no file, but a device or a pipe; name an .onnx file")
         data = path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"onnx: there is no model file {path}; check the path") from None

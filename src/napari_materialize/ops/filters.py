@@ -192,7 +192,14 @@ class Median(Op):
             block = block.view(np.uint8)
         elif block.dtype == np.float16:  # not known to scipy; float32 keeps the order
             block = block.astype(np.float32)
+        values = None
+        if block.dtype.kind in "iu" and block.dtype.itemsize == 8:
+            # scipy compares as float64, which is exact for the places of the values in their order
+            values, places = np.unique(block, return_inverse=True)
+            block = places.reshape(block.shape)
         median = median_filter(block, size=self._sizes(level), mode="nearest")
+        if values is not None:
+            median = values[median]
         target = np.dtype(self.dtype) if self.dtype else level.dtype
         return _as_image(crop(median, self.halo(level)), target)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import importlib.metadata
+import math
 import operator
 import types
 import typing
@@ -238,7 +239,10 @@ def _read_int(value: Any) -> int:
 
 
 def _read_float(value: Any) -> float:
-    return float(_not_bool(value))
+    number = float(_not_bool(value))
+    if not math.isfinite(number):  # a record in JSON could not say it
+        raise ValueError(f"{value!r} is not finite")
+    return number
 
 
 def _read_path(value: Any) -> Path:

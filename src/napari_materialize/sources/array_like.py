@@ -10,7 +10,6 @@ import hashlib
 import itertools
 import math
 import operator
-import os
 import uuid
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -127,7 +126,7 @@ def open_arrays(
         stable=stable,
         kind=kind,
         levels=levels,
-        location=os.path.commonpath(folders) if stored else None,
+        location=str(folders[0]) if stored and len(folders) == 1 else None,
         record=record,
         readers=tuple(map(_reader, arrays)),
     )

@@ -11,6 +11,7 @@ import hashlib
 import itertools
 import json
 import re
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -74,11 +75,22 @@ class Node:
         return self.type == "group" and "multiscales" in self.ome
 
 
+_MOST_BYTES = 64 * 2**20
+"""The largest metadata document that is read."""
+
+
 def _document(path: Path, stamp: hashlib._Hash) -> dict[str, Any] | None:
     """Read a metadata document; None where there is no such file."""
     try:
+        found_there = path.stat()
+        if not stat.S_ISREG(found_there.st_mode) or found_there.st_size > _MOST_BYTES:
+            raise SourceError(
+                f"{path}: this metadata file cannot be read: a regular file of at most "
+                f"{_MOST_BYTES} bytes is expected, got {stat.filemode(found_there.st_mode)} of "
+                f"{found_there.st_size}; write it again"
+            )
         data = path.read_bytes()
-        written = path.stat().st_mtime_ns
+        written = found_there.st_mtime_ns
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
