@@ -516,7 +516,7 @@ def test_a_target_that_is_removed_in_mid_job_is_an_error(tmp_path):
     target = tmp_path / "out.zarr"
 
     def progress(counts):
-        if counts["done"] == 5:
+        if counts["done"] >= 5 and target.exists():
             target.rename(tmp_path / "elsewhere")
 
     view = open_view(np.ones((50, 50)), chunks=(2, 2))
@@ -557,3 +557,21 @@ def test_a_box_past_the_edge_of_a_coarser_level_takes_what_is_nearest():
         done = engine.materialize(view, store, levels=[0, 1], box=Box((8, 8), (9, 9)), extent="box")
     assert done.written == 2
     assert opened(store, "1").shape == (1, 1)
+
+
+@pytest.mark.parametrize("harm", ["removed", "rewritten"])
+def test_a_source_that_goes_away_in_mid_job_is_an_error(tmp_path, harm):
+    source = tmp_path / "source.zarr"
+    materialize(open_view(np.ones((20, 20)), chunks=(2, 2)), source)
+
+    def progress(counts):
+        if counts["done"] >= 5 and not (tmp_path / "elsewhere").exists():
+            source.rename(tmp_path / "elsewhere")
+            if harm == "rewritten":
+                materialize(open_view(np.zeros((20, 20)), chunks=(2, 2)), source)
+
+    store = MemoryStore()
+    with Engine(slots=1) as engine, pytest.raises(ChunkError, match="source changed") as caught:
+        engine.materialize(open_view(source), store, on_progress=progress, concurrency=1)
+    assert caught.value.receipt.chunks == 100
+    assert record(store)["status"] == "failed"

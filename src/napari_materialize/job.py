@@ -23,7 +23,7 @@ from napari_materialize.assembly import Assembly, Made
 from napari_materialize.codecs import chunk_bytes, is_fill
 from napari_materialize.errors import ChunkError, EngineClosed, OptionError
 from napari_materialize.plan import LevelPlan, Options, Plan, Where, make_plan
-from napari_materialize.recipe import view_record
+from napari_materialize.recipe import changed_source, view_record
 from napari_materialize.stores import TakenStore
 
 if TYPE_CHECKING:
@@ -150,6 +150,8 @@ def _write(plan: Plan, run: _Run, began: float, started: str) -> Materialized:
     _put_documents(plan, {"status": "running", "started": started})
     try:
         run.go()
+        if (reason := changed_source(plan.view)) is not None:
+            raise ChunkError(f"the source changed in mid-job, so the result is not whole: {reason}")
     except BaseException as error:
         done = run.receipt(time.perf_counter() - began)
         if isinstance(error, ChunkError):

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.errors import BoxError, OpError, OptionError
+from napari_materialize.errors import BoxError, OpError, OptionError, SourceError
 from napari_materialize.geometry import Box
 from napari_materialize.ops import Op, create
 from napari_materialize.sources import open_source
@@ -20,7 +20,15 @@ if TYPE_CHECKING:
     from napari_materialize.arrays import Axis, Kind
     from napari_materialize.blocks import Boundary
 
-__all__ = ["op_text", "open_view", "parse_box", "parse_op", "parse_world_box", "view_record"]
+__all__ = [
+    "changed_source",
+    "op_text",
+    "open_view",
+    "parse_box",
+    "parse_op",
+    "parse_world_box",
+    "view_record",
+]
 
 type OpLike = Op | str | tuple[str, Mapping[str, Any]]
 
@@ -229,3 +237,21 @@ def view_record(view: View) -> dict[str, Any]:
         "boundary": view.boundary,
         "identity": view.identity if view.stable else None,
     }
+
+
+def changed_source(view: View) -> str | None:
+    """Return why a view's stored source is not what was opened any more, or None if it is.
+
+    A chunk whose file is gone reads as the fill value, by the rules of zarr; a whole source that
+    was removed or rewritten meanwhile would read so without a word.
+    """
+    source = view.source
+    if source.location is None or not source.stable or "layer" in source.record:
+        return None
+    try:
+        now = open_source(source.location, **source.record.get("options", {}))
+    except SourceError as error:
+        return str(error)
+    if now.identity != source.identity:
+        return f"{source.location}: its metadata is not what it was when it was opened"
+    return None
