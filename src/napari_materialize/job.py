@@ -136,10 +136,12 @@ def carry_out(service: ChunkService, plan: Plan) -> Materialized:
     """Do what is planned."""
     began, started = time.perf_counter(), _now()
     run = _Run(service, plan)
+    documents = _documents(plan, {"status": "running", "started": started})
     taken = plan.store if isinstance(plan.store, TakenStore) else None
     if taken is not None:
         taken.begin()
     try:
+        _put(plan, documents)
         return _write(plan, run, began, started)
     finally:
         if taken is not None:
@@ -147,7 +149,6 @@ def carry_out(service: ChunkService, plan: Plan) -> Materialized:
 
 
 def _write(plan: Plan, run: _Run, began: float, started: str) -> Materialized:
-    _put_documents(plan, {"status": "running", "started": started})
     try:
         run.go()
         if (reason := changed_source(plan.view)) is not None:
@@ -171,15 +172,20 @@ def _put_end(plan: Plan, status: str, started: str, done: Materialized) -> None:
     names = ("chunks", "written", "skipped", "failed", "bytes")
     counts = {name: getattr(done, name) for name in names}
     end = {"status": status, "started": started, "ended": _now(), "counts": counts}
-    _put_documents(plan, end)
+    _put(plan, _documents(plan, end))
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _put_documents(plan: Plan, state: Mapping[str, Any]) -> None:
-    """Write the metadata with the record of what makes the result."""
+def _put(plan: Plan, documents: Mapping[str, bytes]) -> None:
+    for path, data in documents.items():
+        plan.store.put(path, data)
+
+
+def _documents(plan: Plan, state: Mapping[str, Any]) -> dict[str, bytes]:
+    """Return the metadata with the record of what makes the result."""
     options = plan.options
     record = {
         "version": version("napari-materialize"),
@@ -197,9 +203,7 @@ def _put_documents(plan: Plan, state: Mapping[str, Any]) -> None:
         "skip_empty": options.skip_empty,
         **state,
     }
-    documents = plan.layout.documents(replace(plan.document, record=record))
-    for path, data in documents.items():
-        plan.store.put(path, data)
+    return plan.layout.documents(replace(plan.document, record=record))
 
 
 @dataclass(slots=True)
@@ -290,6 +294,7 @@ class _Run:
                 over = over or self._stopped()
         finally:
             self._end()
+        self._aborted = self._aborted or self._cancelled
         if self._error is not None and not self._aborted:
             raise self._error
 
@@ -385,7 +390,9 @@ class _Run:
             self._asked -= 1
             if claim.released:
                 # given up by the job itself, or by the engine because the cancel event was set
-                self._cancelled = self._cancelled or not self._stop.is_set()
+                if not self._stop.is_set():
+                    self._cancelled = True
+                    self._stop.set()
                 self._changed.notify_all()
                 return
             self._arrived += 1
