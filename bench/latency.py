@@ -135,7 +135,7 @@ def measure(
         if job:
             thread.join()
         elapsed = time.perf_counter() - began
-    return waits, (done[0].chunks and done[0].written / elapsed) if done else 0.0
+    return waits, (done[0].written + done[0].skipped) / elapsed if done else 0.0
 
 
 def main() -> None:

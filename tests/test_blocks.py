@@ -45,13 +45,13 @@ def warm(engine, workers, view):
     ("halo", "seconds", "limit", "expected"),
     [
         (24, None, 1.0, (1, 1, 1)),  # nobody knows how long it takes
-        (24, 1e-9, 1.0, (4, 4, 4)),  # 256: 1.7 times the work of what is kept, not 5.4
-        (24, 1e-7, 1.0, (2, 2, 2)),  # the time
-        (24, 1e-6, 1.0, (1, 1, 1)),
-        (24, 1e-6, 100.0, (4, 4, 4)),
+        (24, 1e-9, 1.0, (2, 2, 2)),  # 2.6 times the work of what is kept, not 5.4; then memory
+        (24, 1e-7, 1.0, (2, 2, 2)),
+        (24, 1e-6, 1.0, (1, 1, 1)),  # the time
+        (24, 1e-6, 100.0, (2, 2, 2)),
         (0, 1e-9, 1.0, (1, 1, 1)),  # nothing to save
         (1, 1e-9, 1.0, (1, 1, 1)),  # 1.1 times the work: not a tenth to save
-        (6, 1e-9, 1.0, (4, 4, 4)),
+        (6, 1e-9, 1.0, (2, 2, 2)),
     ],
 )
 def test_the_shape_follows_from_halo_memory_and_time(halo, seconds, limit, expected):

@@ -43,8 +43,8 @@ BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary.__value__)
 BLOCK_CHUNKS = 64
 """Chunks in a block, channels apart: each of them is dealt with under the engine's lock."""
 
-BLOCK_VOXELS = 2**25
-"""Voxels that ops may be handed in one call: 128 MiB of float32."""
+BLOCK_VOXELS = 2**23
+"""Voxels that ops may be handed in one call: 32 MiB of float32, several times in every slot."""
 
 
 class Link(NamedTuple):
