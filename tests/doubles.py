@@ -85,16 +85,27 @@ def cranked(**options: Any) -> tuple[Engine, ManualWorkers]:
 
 
 class Stack(ops.Op):
-    """Makes two channels at once, as a model does, each with a halo of one."""
+    """Makes channels at once, as a model does, and records the first voxel of each block.
+
+    Channel ``k`` is the image plus ``k``.
+    """
 
     name = "stack"
     kept = True
-    parameters = {}  # noqa: RUF012 - a double
+
+    def __init__(self, channels: int = 2, halo: int = 0) -> None:
+        self.channels = channels
+        self.extent = halo
+        self.calls: list[int] = []
+
+    @property
+    def parameters(self) -> dict[str, int]:
+        return {"channels": self.channels, "halo": self.extent}
 
     def describe(self, level: Level, kind: Kind) -> ops.Description:
         stacked = replace(
             level,
-            shape=(2, *level.shape),
+            shape=(self.channels, *level.shape),
             chunks=(1, *level.chunks),
             axes=(Axis("c", "channel"), *level.axes),
             scale=(1.0, *level.scale),
@@ -103,14 +114,15 @@ class Stack(ops.Op):
         return ops.Description(stacked, kind)
 
     def halo(self, level: Level) -> tuple[int, ...]:
-        return (1,) * level.ndim
+        return (self.extent,) * level.ndim
 
     def inputs(self, box: Box, level: Level) -> Box:
         return Box(box.start[1:], box.stop[1:])
 
     def outputs(self, box: Box, level: Level) -> Box:
-        return Box((0, *box.start), (2, *box.stop))
+        return Box((0, *box.start), (self.channels, *box.stop))
 
     def compute(self, block: np.ndarray, level: Level, abandoned: Any = ops.never) -> np.ndarray:
-        inner = block[(slice(1, -1),) * block.ndim]
-        return np.stack([inner, inner + 1])
+        inner = block[tuple(slice(self.extent, size - self.extent) for size in block.shape)]
+        self.calls.append(int(inner.flat[0]))
+        return np.stack([inner + k for k in range(self.channels)])

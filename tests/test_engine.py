@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
-from doubles import Gate, RecordingArray, cranked
+from doubles import Gate, RecordingArray, Stack, cranked
 from napari_materialize import Engine, MemoryStore, open_view, ops
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import (
@@ -393,44 +393,8 @@ def test_a_callback_that_raises_harms_nobody_else(caplog):
 
 
 def test_channels_that_are_made_at_once_are_computed_once():
-    calls = []
-
-    class Stack(ops.Op):
-        name = "stack"
-        kept = True
-        parameters = {}  # noqa: RUF012 - a double
-
-        def describe(self, level, kind):
-            from dataclasses import replace
-
-            from napari_materialize.arrays import Axis
-
-            stacked = replace(
-                level,
-                shape=(3, *level.shape),
-                chunks=(1, *level.chunks),
-                axes=(Axis("c", "channel"), *level.axes),
-                scale=(1.0, *level.scale),
-                translation=(0.0, *level.translation),
-            )
-            return ops.Description(stacked, kind)
-
-        def inputs(self, box, level):
-            from napari_materialize.geometry import Box
-
-            return Box(box.start[1:], box.stop[1:])
-
-        def outputs(self, box, level):
-            from napari_materialize.geometry import Box
-
-            return Box((0, *box.start), (3, *box.stop))
-
-        def compute(self, block, level, abandoned=ops.never):
-            calls.append(int(block[0, 0]))
-            return np.stack([block, block + 1, block + 2])
-
-    source = numbers()
-    view = source.view(Stack())
+    source, stack = numbers(), Stack(channels=3)
+    view = source.view(stack)
     engine, workers = cranked(slots=2)
     first = engine.claim(view, 0, (1, 0, 0))
     second = engine.claim(view, 0, (2, 0, 0), background=True)
@@ -438,12 +402,12 @@ def test_channels_that_are_made_at_once_are_computed_once():
     assert first.result().tolist() == [[[1, 2]]]
     assert second.result().tolist() == [[[2, 3]]]
     assert engine.claim(view, 0, (0, 0, 0)).done
-    assert calls == [0]
+    assert stack.calls == [0]
     assert len(source.reads) == 1
     expected = np.stack([source.array + k for k in range(3)])
     with Engine(slots=2) as other:
         np.testing.assert_array_equal(other.array(view)[:], expected)
-    assert len(calls) == 5
+    assert len(stack.calls) == 5
 
 
 # ---------------------------------------------------------------------- reading like numpy

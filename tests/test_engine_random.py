@@ -43,7 +43,7 @@ class EngineMachine(RuleBasedStateMachine):
         second = first.then(
             [ops.Function(add(1000), halo=1, dtype="int64", name="two", version="1")]
         )
-        channels = self.source.view().then([Stack()])
+        channels = self.source.view().then([Stack(halo=1)])
         self.views = {"first": first, "second": second, "channels": channels}
         self.expected = {
             "first": array + 100,

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import oracle
+from doubles import Stack
 from napari_materialize import open_view, ops
 from napari_materialize.errors import ChunkError, LevelError, OpError, OptionError
 from napari_materialize.geometry import Box
@@ -75,38 +76,6 @@ def test_channels_are_picked_and_compared():
     labels = view.then([ops.Argmax()])
     assert labels.kind == "label"
     np.testing.assert_array_equal(compute(labels), array.argmax(0))
-
-
-class Stack(ops.Op):
-    """Makes two channels at once, as a model does."""
-
-    name = "stack"
-    kept = True
-    parameters = {}  # noqa: RUF012 - a double
-
-    def describe(self, level, kind):
-        from dataclasses import replace
-
-        from napari_materialize.arrays import Axis
-
-        stacked = replace(
-            level,
-            shape=(2, *level.shape),
-            chunks=(1, *level.chunks),
-            axes=(Axis("c", "channel"), *level.axes),
-            scale=(1.0, *level.scale),
-            translation=(0.0, *level.translation),
-        )
-        return ops.Description(stacked, kind)
-
-    def inputs(self, box, level):
-        return Box(box.start[1:], box.stop[1:])
-
-    def outputs(self, box, level):
-        return Box((0, *box.start), (2, *box.stop))
-
-    def compute(self, block, level, abandoned=ops.never):
-        return np.stack([block, block + 1])
 
 
 def test_channels_that_are_made_at_once_come_at_once():
