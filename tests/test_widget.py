@@ -117,10 +117,18 @@ def draw(viewer: Any, widget: MaterializeWidget, start: Any, stop: Any) -> None:
 
 
 def run(widget: MaterializeWidget, qtbot: Any) -> None:
-    """Press Run and wait for the bar to finish."""
-    click(widget.run_bar.run)
-    assert not widget.run_bar.bar.isHidden()
+    """Press Run and wait for the bar to finish: it was there while the job ran, however short."""
+    seen: list[tuple[JobState, bool]] = []
+
+    def look(_: object) -> None:
+        seen.append((widget.session.job.state, widget.run_bar.bar.isHidden()))
+
+    widget.session.changed.connect(look)
+    click(widget.run_bar.run)  # QTest lets Qt run a little: the job may be over when it returns
+    qtbot.waitUntil(lambda: widget.session.job.state is not JobState.RUNNING, timeout=WAIT)
     qtbot.waitUntil(widget.run_bar.bar.isHidden, timeout=WAIT)
+    widget.session.changed.disconnect(look)
+    assert (JobState.RUNNING, False) in seen
 
 
 def run_and_open(viewer: Any, widget: MaterializeWidget, qtbot: Any) -> Any:
