@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -122,6 +123,12 @@ def default_axes(ndim: int) -> tuple[Axis, ...]:
     return known[-ndim:]
 
 
+@lru_cache(maxsize=1024)
+def _grid(shape: Index, chunks: Index) -> ChunkGrid:
+    """Return the grid of a level, made once: it is asked for several times for every chunk."""
+    return ChunkGrid(shape, chunks)
+
+
 @dataclass(frozen=True, slots=True)
 class Level:
     """One level of a multiscale image, described and not read.
@@ -187,7 +194,7 @@ class Level:
     @property
     def grid(self) -> ChunkGrid:
         """The chunks this level is cut into."""
-        return ChunkGrid(self.shape, self.chunks)
+        return _grid(self.shape, self.chunks)
 
     @property
     def nbytes(self) -> int:

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections import OrderedDict, deque
 from dataclasses import dataclass, field
-from enum import Enum, StrEnum
+from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import TransitionError
@@ -46,7 +46,7 @@ class ChunkState(StrEnum):
     EVICTED = "evicted"
 
 
-class Pool(Enum):
+class Pool(IntEnum):
     """Where a chunk's bytes are counted; a chunk moves up, never down."""
 
     NONE = 0
@@ -225,7 +225,7 @@ class ChunkCache[K: Hashable]:
     def keep(self, key: K, pool: Pool) -> None:
         """Move a chunk that is known up to ``pool``, if that is higher than where it is."""
         entry = self._entries.get(key)
-        if entry is None or pool.value <= entry.pool.value:
+        if entry is None or pool <= entry.pool:
             return
         before, entry.pool = entry.pool, pool
         if entry.state is ChunkState.READY:

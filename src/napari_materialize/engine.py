@@ -19,7 +19,7 @@ from napari_materialize.demand import Phase
 from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
 from napari_materialize.errors import ChunkError, EngineClosed, OptionError
 from napari_materialize.ops import Abandoned
-from napari_materialize.workers import DaemonWorkers, Workers
+from napari_materialize.workers import DaemonWorkers, Next, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -106,7 +106,12 @@ class Engine:
         self._closed = False
         self._arriving = 0
         self._inside = threading.local()
-        lanes = {READ: readers, COMPUTE: self.slots, BACKGROUND: self.slots, WRITE: max(2, cores)}
+        # a client's chunk is computed by the thread that read the last of its inputs
+        lanes: dict[str | tuple[str, ...], int] = {
+            (READ, COMPUTE): readers + self.slots,
+            BACKGROUND: self.slots,
+            WRITE: max(2, cores),
+        }
         self._workers: Workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
 
     # ------------------------------------------------------------------ asking
@@ -382,10 +387,14 @@ class Engine:
     def _hand_over(self, outcomes: Sequence[Outcome], starts: Sequence[Start]) -> None:
         """Run what started and tell who waited; without the lock."""
         for start in starts:
-            lane = start.stage.lane
-            if lane == COMPUTE and start.background:
-                lane = BACKGROUND
-            self._workers.submit(lane, partial(self._run, start))
+            self._workers.submit(*self._work(start))
+        self._tell(outcomes)
+
+    def _work(self, start: Start) -> Next:
+        lane = BACKGROUND if _in_background(start) else start.stage.lane
+        return lane, partial(self._run, start)
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
         for claim, value, error in outcomes:
             claim._finish(value, error)
         given_up = self._dispatch.given_up
@@ -396,10 +405,10 @@ class Engine:
                 break
             claim.tell_released()
 
-    def _run(self, start: Start) -> None:
-        """Compute or read; in a worker."""
+    def _run(self, start: Start) -> Next | None:
+        """Compute or read, in a worker; return what the same thread may go on with."""
         if self._closed:
-            return
+            return None
         stage, key = start.stage, start.members[0]
 
         def abandoned() -> bool:
@@ -410,10 +419,8 @@ class Engine:
         results: dict[Index, np.ndarray] | None = None
         error: BaseException | None = None
         try:
-            if abandoned():
-                raise Abandoned
             self._inside.op = True
-            results = stage.compute(key.level, start.asked, self._inputs(key), abandoned)
+            results = stage.compute(key.level, start.asked, self._inputs(start), abandoned)
         except Abandoned:
             pass
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
@@ -423,18 +430,27 @@ class Engine:
         seconds = time.perf_counter() - began
         with self._lock:
             if self._closed:
-                return
+                return None
             self._seconds[stage.lane] += seconds
             self._counts[stage.lane] += results is not None
             self._counts["failures"] += error is not None
             outcomes = self._dispatch.finish(start, results, error, seconds)
             starts = self._start()
-        self._hand_over(outcomes, starts)
+        mine = next((s for s in starts if _in_background(s) == _in_background(start)), None)
+        self._hand_over(outcomes, [other for other in starts if other is not mine])
+        return None if mine is None else self._work(mine)
 
-    def _inputs(self, key: ChunkKey) -> dict[Index, np.ndarray]:
+    def _inputs(self, start: Start) -> dict[Index, np.ndarray]:
         # Handed straight on: a local variable in `_run` would outlive a failure in its traceback.
         with self._lock:
-            return self._dispatch.inputs(key)
+            if not self._dispatch.wanted(start.members):
+                raise Abandoned
+            return self._dispatch.inputs(start.members[0])
+
+
+def _in_background(start: Start) -> bool:
+    """Whether it is run in the threads of background work: a read never is."""
+    return start.background and start.stage.lane == COMPUTE
 
 
 def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import operator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from napari_materialize.errors import BoxError
@@ -78,6 +78,14 @@ class Box:
             )
 
     @classmethod
+    def _sure(cls, start: Index, stop: Index) -> Box:
+        """Return a box of numbers that were checked before: a dozen are made for every chunk."""
+        box = object.__new__(cls)
+        _set_start(box, start)
+        _set_stop(box, stop)
+        return box
+
+    @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
         """Return the box of a whole array of ``shape``."""
         return cls((0,) * len(shape), tuple(shape))
@@ -90,31 +98,31 @@ class Box:
     @property
     def shape(self) -> Index:
         """The number of voxels along each axis."""
-        return tuple(high - low for low, high in zip(self.start, self.stop, strict=True))
+        return tuple(map(operator.sub, self.stop, self.start))
 
     @property
     def size(self) -> int:
         """The number of voxels inside."""
-        return math.prod(self.shape)
+        return math.prod(map(operator.sub, self.stop, self.start))
 
     @property
     def is_empty(self) -> bool:
         """Whether no voxel is inside."""
-        return any(low == high for low, high in zip(self.start, self.stop, strict=True))
+        return any(map(operator.eq, self.start, self.stop))
 
     @property
     def slices(self) -> tuple[slice, ...]:
         """The box as an index into an array."""
-        return tuple(slice(low, high) for low, high in zip(self.start, self.stop, strict=True))
+        return tuple(map(slice, self.start, self.stop))
 
     def clip(self, shape: Sequence[int]) -> Box:
         """Return the part of the box inside an array of ``shape``, perhaps empty."""
-        return self.intersect(Box.whole(shape))
+        return self.intersect(Box._sure((0,) * len(shape), tuple(shape)))
 
     def intersect(self, other: Box) -> Box:
         """Return the voxels in both boxes; an empty box where there are none."""
         start = tuple(map(max, self.start, other.start))
-        return Box(start, tuple(map(max, start, map(min, self.stop, other.stop))))
+        return Box._sure(start, tuple(map(max, start, map(min, self.stop, other.stop))))
 
     def grow(self, halo: Sequence[int]) -> Box:
         """Return the box with ``halo`` more voxels on both sides of each axis."""
@@ -131,11 +139,22 @@ class Box:
 
     def relative_to(self, origin: Sequence[int]) -> Box:
         """Return the box as seen from ``origin``."""
-        return self.shift(tuple(-value for value in origin))
+        return Box._sure(
+            tuple(map(operator.sub, self.start, origin)),
+            tuple(map(operator.sub, self.stop, origin)),
+        )
 
     def contains(self, other: Box) -> bool:
         """Whether every voxel of ``other`` lies in this box."""
-        return other.is_empty or self.intersect(other) == other
+        return other.is_empty or (
+            all(map(operator.le, self.start, other.start))
+            and all(map(operator.ge, self.stop, other.stop))
+        )
+
+
+# The class is frozen: its own slots are set through these.
+_set_start = Box.start.__set__  # type: ignore[attr-defined]  # a slot's descriptor
+_set_stop = Box.stop.__set__  # type: ignore[attr-defined]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,16 +176,16 @@ class ChunkGrid:
     chunks: Index
     """A whole chunk's voxels along each axis."""
 
+    counts: Index = field(init=False, repr=False, compare=False)
+    """The number of chunks along each axis."""
+
     def __post_init__(self) -> None:
         if len(self.shape) != len(self.chunks):
             raise ValueError(f"shape {self.shape} and chunks {self.chunks} differ in rank")
         if any(size < 0 for size in self.shape) or any(size < 1 for size in self.chunks):
             raise ValueError(f"shape {self.shape} or chunks {self.chunks} are not sizes")
-
-    @property
-    def counts(self) -> Index:
-        """The number of chunks along each axis."""
-        return tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+        counts = tuple(-(-n // c) for n, c in zip(self.shape, self.chunks, strict=True))
+        object.__setattr__(self, "counts", counts)
 
     @property
     def size(self) -> int:
@@ -177,13 +196,15 @@ class ChunkGrid:
         """Return the voxels of chunk ``index``, clipped to the array."""
         start = tuple(map(operator.mul, index, self.chunks))
         stop = tuple(map(min, map(operator.add, start, self.chunks), self.shape))
-        return Box(start, stop)
+        if any(map(operator.gt, start, stop)):
+            return Box(start, stop)  # which refuses: there is no such chunk
+        return Box._sure(start, stop)
 
     def indices(self, box: Box) -> Box:
         """Return the box of chunk indices that together cover the voxels of ``box``."""
         if box.is_empty:
             return Box(*((tuple(map(operator.floordiv, box.start, self.chunks)),) * 2))
-        return Box(
+        return Box._sure(
             tuple(map(operator.floordiv, box.start, self.chunks)),
             tuple(-(-high // c) for high, c in zip(box.stop, self.chunks, strict=True)),
         )
@@ -213,9 +234,10 @@ def _odometer(ranges: Sequence[Sequence[int]]) -> Iterator[Index]:
     if not ranges:
         yield ()
         return
-    for first in ranges[0]:
-        for rest in _odometer(ranges[1:]):
-            yield (first, *rest)
+    *outer, last = ranges
+    for head in _odometer(outer):
+        for at in last:
+            yield (*head, at)
 
 
 def walk_blocks(box: Box, axes: Sequence[bool]) -> Iterator[Index]:

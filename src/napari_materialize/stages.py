@@ -16,6 +16,7 @@ import numpy as np
 from napari_materialize.blocks import (
     Boundary,
     Link,
+    Step,
     best_block,
     gather,
     made_box,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
     from napari_materialize.geometry import Box, Index
 
 __all__ = ["ChunkKey", "OpStage", "Source", "SourceStage", "Stage"]
+
+KNOWN_STEPS = 512
+"""Computations of a stage whose boxes are remembered."""
 
 
 class Source(Protocol):
@@ -183,21 +187,21 @@ class OpStage:
 
     def inputs(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks of the previous stage that some chunks are computed from."""
-        steps = steps_for(self.chains[level], self._made(level, indices))
+        _, steps = self._steps(level, indices)
         return tuple(self.previous.levels[level].grid.covering(steps[0].exists))
 
     def voxels(self, level: int, indices: Sequence[Index]) -> int:
         """Return how many voxels the stage's ops are handed to compute some chunks, halos too."""
-        return sum(
-            step.block.size for step in steps_for(self.chains[level], self._made(level, indices))
-        )
+        _, steps = self._steps(level, indices)
+        return sum(step.block.size for step in steps)
 
     def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks that one computation of some chunks yields, in order.
 
         An op that makes channels makes all of them at once.
         """
-        return tuple(self.levels[level].grid.covering(self._made(level, indices)))
+        made, _ = self._steps(level, indices)
+        return tuple(self.levels[level].grid.covering(made))
 
     def spread(self, level: int) -> tuple[bool, ...]:
         """Return along which axes of a level a chunk needs voxels beyond its own: has a halo."""
@@ -235,8 +239,7 @@ class OpStage:
         Abandoned
             If nobody waits any more and an op noticed.
         """
-        made = self._made(level, indices)
-        steps = steps_for(self.chains[level], made)
+        made, steps = self._steps(level, indices)
         block = gather(steps[0], self.previous.levels[level], inputs, self.boundary)
         for number, step in enumerate(steps):
             if abandoned():
@@ -259,8 +262,24 @@ class OpStage:
             for index, box in parts.items()
         }
 
-    def _made(self, level: int, indices: Sequence[Index]) -> Box:
-        return made_box(self.chains[level], self.levels[level], indices)
+    def _steps(self, level: int, indices: Sequence[Index]) -> tuple[Box, list[Step]]:
+        """Return which voxels come out when some chunks are computed, and each op's share in it.
+
+        It is asked for half a dozen times between a chunk's claim and its end.
+        """
+        place = (level, indices[0], indices[-1])
+        known = self._known.get(place)
+        if known is None:
+            made = made_box(self.chains[level], self.levels[level], indices)
+            known = made, steps_for(self.chains[level], made)
+            if len(self._known) >= KNOWN_STEPS:
+                self._known.clear()
+            self._known[place] = known
+        return known
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, Index, Index], tuple[Box, list[Step]]]:
+        return {}
 
 
 type Stage = SourceStage | OpStage

@@ -22,14 +22,18 @@ __all__ = ["DaemonWorkers", "ManualWorkers", "Workers"]
 
 _log = logging.getLogger(__name__)
 
-type Work = Callable[[], None]
+type Work = Callable[[], "Next | None"]
+"""A piece of work; it may return what is to be run after it."""
+
+type Next = tuple[str, Work]
+"""A lane, and a piece of work for it."""
 
 
 class Workers(Protocol):
     """Something that runs work."""
 
     def submit(self, lane: str, work: Work) -> None:
-        """Run ``work`` soon, in some thread of ``lane``."""
+        """Run ``work`` soon, in some thread of ``lane``, and then what it returns, if anything."""
 
     def close(self) -> None:
         """Begin nothing more; end the threads as they become idle. Does not wait."""
@@ -48,10 +52,13 @@ class _Lane:
 class DaemonWorkers:
     """Daemon threads, made when they are first needed.
 
+    What a piece of work returns to be run after it is run in the same thread, if that serves its
+    lane: to hand it to another costs more than many a chunk.
+
     Parameters
     ----------
-    lanes : mapping of str to int
-        The most threads of each lane.
+    lanes : mapping of str, or tuple of str, to int
+        The most threads of each lane; lanes that are named together share their threads.
     nice : mapping of str to int, optional
         How much lower than normal the operating system should rank a lane's threads (0 to 19).
         It is asked of Linux, whose priorities are a thread's own; elsewhere it does nothing.
@@ -66,10 +73,14 @@ class DaemonWorkers:
     >>> workers.close()
     """
 
-    def __init__(self, lanes: Mapping[str, int], nice: Mapping[str, int] | None = None) -> None:
-        self._lanes = {
-            name: _Lane(name, threads, (nice or {}).get(name, 0)) for name, threads in lanes.items()
-        }
+    def __init__(
+        self, lanes: Mapping[str | tuple[str, ...], int], nice: Mapping[str, int] | None = None
+    ) -> None:
+        self._lanes: dict[str, _Lane] = {}
+        for together, threads in lanes.items():
+            names = (together,) if isinstance(together, str) else together
+            lane = _Lane(" and ".join(names), threads, (nice or {}).get(names[0], 0))
+            self._lanes.update(dict.fromkeys(names, lane))
         self._lock = threading.Lock()
         self._closed = False
 
@@ -93,7 +104,7 @@ class DaemonWorkers:
         """Begin nothing more; each thread ends after what it runs now. Does not wait."""
         with self._lock:
             self._closed = True
-            for place in self._lanes.values():
+            for place in set(self._lanes.values()):
                 for _ in range(place.threads):
                     place.queue.put(None)
 
@@ -101,15 +112,27 @@ class DaemonWorkers:
         if place.nice and sys.platform == "linux":
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), place.nice)
         while (work := place.queue.get()) is not None:
-            if self._closed:
-                return
-            try:
-                work()
-            except Exception:  # noqa: BLE001 - a thread is for more than one piece of work
-                _log.exception("work of the lane %s failed; the thread goes on", place.name)
-            del work
+            while work is not None:
+                if self._closed:
+                    return
+                work = self._do(place, work)
             with self._lock:
                 place.idle += 1
+
+    def _do(self, place: _Lane, work: Work) -> Work | None:
+        """Run a piece of work; return what this thread is to run after it."""
+        try:
+            after = work()
+        except Exception:  # noqa: BLE001 - a thread is for more than one piece of work
+            _log.exception("work of the lane %s failed; the thread goes on", place.name)
+            return None
+        if after is None:
+            return None
+        lane, following = after
+        if self._lanes[lane] is place:
+            return following
+        self.submit(lane, following)
+        return None
 
 
 class ManualWorkers:
@@ -147,7 +170,9 @@ class ManualWorkers:
         """Run the oldest work of a lane, or of the first lane that has any; False if none has."""
         for name, works in self._waiting.items():
             if works and lane in (None, name):
-                works.popleft()()
+                after = works.popleft()()
+                if after is not None:
+                    self.submit(*after)
                 return True
         return False
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _COMPACT_AT = 64
 type Rank = tuple[int, int, int, int]
 
 
-class Phase(Enum):
+class Phase(StrEnum):
     """Where a job stands; see `Queue`'s module."""
 
     WAITING = "waiting"

@@ -296,11 +296,11 @@ class Queue[K: Hashable]:
 
     def next(self, lane: str) -> K | None:
         """Start the next job of a lane and return its key; None if none may start now."""
+        if self.full(lane):
+            return None
         client = self._lines[Phase.RUNNABLE, lane, CLIENT].first()
         background = self._lines[Phase.RUNNABLE, lane, BACKGROUND].first()
         slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
-        if self.full(lane):
-            return None
         if used >= max(1, slots - 1):
             background = None
         if client is not None and (background is None or self._passed[lane] < self._patience):
