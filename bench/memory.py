@@ -2,9 +2,11 @@
 
     ./dev bench memory
 
-Each size runs in a process of its own, on a source that is computed and held nowhere, with the
-default budgets and no client. *Above the start* is the peak of the resident size less what it was
-before the job, everything imported. It grows until the pool of source chunks is full (128 MiB).
+Each size runs in a process of its own, on a source that is computed and held nowhere. *Above the
+start* is the peak of the resident size less what it was before the job, everything imported. With
+the default budgets a job holds the source chunks that its next ones need, 128 MiB at most. Small
+budgets (2 MiB of chunks, 4 of stages, 2 of inputs) show regions that are many times the budgets:
+before the job a viewer looks at some chunks, and after it they must still be there.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ import numpy as np  # noqa: E402
 from napari_materialize import Engine, MemoryStore, open_view, ops  # noqa: E402
 
 SIZES = ((256, 256, 256), (1024, 512, 512), (2048, 1024, 512))
+SMALL = ((256, 256, 256), (512, 512, 512), (1024, 512, 512))
 CHUNK = 64
+SMALL_CHUNK = 32
+MIB = 2**20
+BUDGETS = {"chunk_bytes": 2 * MIB, "stage_bytes": 4 * MIB, "input_bytes": 2 * MIB}
 
 
 class Made:
@@ -52,13 +58,18 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def job(shape: tuple[int, ...]) -> None:
-    view = open_view(Made(shape), "gaussian:sigma=1.5", chunks=(CHUNK,) * 3)
-    with Engine(slots=3) as engine:
+def job(shape: tuple[int, ...], small: bool) -> None:
+    chunk = SMALL_CHUNK if small else CHUNK
+    view = open_view(Made(shape), "gaussian:sigma=1.5", chunks=(chunk,) * 3)
+    with Engine(slots=3, **(BUDGETS if small else {})) as engine:
         engine.materialize(open_view(np.zeros((8, 8), "u1"), "gaussian:sigma=1"), MemoryStore())
+        engine.array(view, 0)[:chunk, : 2 * chunk, : 4 * chunk]
+        looked_at = engine.resident(view)
         before = peak()
         done = engine.materialize(view, Counting())
+        kept = len(set(looked_at) & set(engine.resident(view)))
     assert done.written == done.chunks
+    assert kept == len(looked_at) == 8, f"{kept} of {len(looked_at)} chunks looked at are left"
     print(f"{peak() - before:.0f}")
 
 
@@ -98,15 +109,19 @@ def dropped(claims: int, at_once: bool) -> list[float]:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        job(tuple(int(n) for n in sys.argv[1].split(",")))
+        job(tuple(int(n) for n in sys.argv[1].split(",")), sys.argv[2] == "small")
         return
-    print("| region | MB of voxels | peak above the start, MB |")
-    print("| --- | ---: | ---: |")
-    for shape in SIZES:
-        command = [sys.executable, __file__, ",".join(map(str, shape))]
+    print("| budgets | region | MB of voxels | times the budgets | peak above the start, MB |")
+    print("| --- | --- | ---: | ---: | ---: |")
+    cases = [("default", shape) for shape in SIZES] + [("small", shape) for shape in SMALL]
+    for which, shape in cases:
+        command = [sys.executable, __file__, ",".join(map(str, shape)), which]
         found = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-        size = np.prod(shape) / 2**20
-        print(f"| {' x '.join(map(str, shape))} | {size:.0f} | {found.strip()} |", flush=True)
+        size, budget = np.prod(shape) / MIB, 896 if which == "default" else 8
+        name = " x ".join(map(str, shape))
+        print(
+            f"| {which} | {name} | {size:.0f} | {size / budget:.1f} | {found.strip()} |", flush=True
+        )
     for at_once in (True, False):
         waits = dropped(20_000, at_once)
         how = "at once" if at_once else "one by one"

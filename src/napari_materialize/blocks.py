@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from napari_materialize.ops import Op
 
 __all__ = [
+    "BLOCK_BYTES",
     "BOUNDARIES",
     "Boundary",
     "Link",
@@ -43,8 +44,11 @@ BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary.__value__)
 BLOCK_CHUNKS = 64
 """Chunks in a block, channels apart: each of them is dealt with under the engine's lock."""
 
-BLOCK_VOXELS = 2**23
-"""Voxels that ops may be handed in one call: 32 MiB of float32, several times in every slot."""
+VOXEL_BYTES = 12
+"""What a voxel that ops are handed takes while they work: three times a float32."""
+
+BLOCK_BYTES = 96 * 2**20
+"""Memory that the voxels of one computation of several chunks may take, in every slot."""
 
 
 class Link(NamedTuple):
@@ -142,13 +146,17 @@ def spread(chain: Sequence[Link], made: Level) -> tuple[bool, ...]:
 
 
 def best_block(
-    chain: Sequence[Link], made: Level, voxel_seconds: float | None, limit: float
+    chain: Sequence[Link],
+    made: Level,
+    voxel_seconds: float | None,
+    seconds: float,
+    memory: int = BLOCK_BYTES,
 ) -> Index:
     """Return how many chunks along each axis are best computed in one call.
 
     Along an axis that the last op makes whole, as a model its channels, all of them. Along the axes
     that have a halo doubled for as long as that saves a tenth of the work, and the block fits
-    `BLOCK_VOXELS` and the time.
+    the memory and the time.
 
     Parameters
     ----------
@@ -159,8 +167,10 @@ def best_block(
     voxel_seconds : float or None
         Seconds of work per voxel the ops are handed, as measured; None if nobody knows yet, and
         then each chunk is computed alone.
-    limit : float
-        Seconds that a block may take.
+    seconds : float
+        That a block may take.
+    memory : int
+        Bytes that its voxels may take, at `VOXEL_BYTES` each.
     """
     wide = spread(chain, made)
     first = best = made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop
@@ -173,7 +183,7 @@ def best_block(
         voxels = then * math.prod(map(operator.mul, more, made.chunks))
         if math.prod(more) > BLOCK_CHUNKS * math.prod(first):
             break
-        if now < 1.1 * then or voxels > BLOCK_VOXELS or voxels * voxel_seconds > limit:
+        if now < 1.1 * then or voxels * VOXEL_BYTES > memory or voxels * voxel_seconds > seconds:
             break
         best = more
     return best

@@ -106,6 +106,7 @@ class _Entry:
     value: Any = None
     nbytes: int = 0
     error: BaseException | None = None
+    lasting: bool = False
     history: deque[tuple[ChunkState, str]] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
 
@@ -158,12 +159,14 @@ class ChunkCache[K: Hashable]:
             return entry.state
         return ChunkState.EVICTED if key in self._evicted else ChunkState.NEW
 
-    def request(self, key: K, pool: Pool, reason: str = "requested") -> None:
+    def request(
+        self, key: K, pool: Pool, reason: str = "requested", *, lasting: bool = True
+    ) -> None:
         """NEW or EVICTED to QUEUED."""
         if self.state(key) is ChunkState.FAILED:
             self._change(key, ChunkState.QUEUED, reason, legal=False)
         self._change(key, ChunkState.QUEUED, reason)
-        self.keep(key, pool)
+        self.keep(key, pool, lasting=lasting)
 
     def start(self, key: K, reason: str = "a slot opened") -> None:
         """QUEUED to LOADING."""
@@ -222,10 +225,16 @@ class ChunkCache[K: Hashable]:
         entry = self._entries.get(key)
         return None if entry is None else entry.error
 
-    def keep(self, key: K, pool: Pool) -> None:
-        """Move a chunk that is known up to ``pool``, if that is higher than where it is."""
+    def keep(self, key: K, pool: Pool, *, lasting: bool = True) -> None:
+        """Move a chunk that is known up to ``pool``, if that is higher than where it is.
+
+        One that nobody wanted as ``lasting`` may be let go; see `let_go`.
+        """
         entry = self._entries.get(key)
-        if entry is None or pool <= entry.pool:
+        if entry is None:
+            return
+        entry.lasting = entry.lasting or lasting
+        if pool <= entry.pool:
             return
         before, entry.pool = entry.pool, pool
         if entry.state is ChunkState.READY:
@@ -234,6 +243,14 @@ class ChunkCache[K: Hashable]:
             self._bytes[before] -= entry.nbytes
             self._bytes[pool] += entry.nbytes
             self._evict(pool)
+
+    def let_go(self, key: K, reason: str) -> None:
+        """Evict a READY input that is neither pinned nor lasting, before its pool is full."""
+        entry = self._entries.get(key)
+        if entry is None or entry.state is not ChunkState.READY or entry.pool is not Pool.INPUTS:
+            return
+        if entry.pins == 0 and not entry.lasting:
+            self._drop(key, entry, reason)
 
     def pin(self, key: K) -> None:
         """Hold a READY chunk, even over the budget, until it is unpinned as often."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import traceback
 from typing import TYPE_CHECKING, Self
 
 from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from napari_materialize.stages import ChunkKey
 
-__all__ = ["ChunkClaim"]
+__all__ = ["ChunkClaim", "failure"]
 
 _log = logging.getLogger(__name__)
 
@@ -152,3 +153,18 @@ class ChunkClaim:
 
     def __exit__(self, *exc: object) -> None:
         self.release()
+
+
+def failure(title: str, key: ChunkKey, cause: BaseException) -> ChunkError:
+    """Say which chunk failed and why; the traceback is kept, the voxels in its frames are not."""
+    if isinstance(cause, ChunkError) and cause.__cause__ is not None:
+        reason, cause = str(cause), cause.__cause__
+    else:
+        reason = f"{type(cause).__name__}: {cause}"
+    chained: BaseException | None = cause
+    while chained is not None:
+        traceback.clear_frames(chained.__traceback__)
+        chained = chained.__cause__ or chained.__context__
+    error = ChunkError(f"chunk {key.chunk} of level {key.level} ({title}) failed: {reason}")
+    error.__cause__ = cause
+    return error

@@ -14,12 +14,15 @@ from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+from napari_materialize.blocks import BLOCK_BYTES
 from napari_materialize.cache import ChunkCache, ChunkState, Pool
 from napari_materialize.demand import Phase, Queue, Request
 from napari_materialize.errors import ChunkError
 from napari_materialize.geometry import Box
 from napari_materialize.ops import Abandoned
+from napari_materialize.pace import Pace
 from napari_materialize.stages import ChunkKey
+from napari_materialize.uses import Uses
 
 if TYPE_CHECKING:
     import threading
@@ -30,16 +33,12 @@ if TYPE_CHECKING:
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.demand import Claim
     from napari_materialize.geometry import Index
-    from napari_materialize.stages import Stage
+    from napari_materialize.stages import OpStage, Stage
 
 __all__ = ["COMPUTE", "READ", "Dispatch", "Outcome", "Start"]
 
 READ, COMPUTE = "read", "compute"
 """The lanes: reading a source never holds a slot of the other."""
-
-
-PACES = 256
-"""Stages whose seconds per voxel are remembered."""
 
 
 class Start(NamedTuple):
@@ -88,8 +87,8 @@ class Dispatch:
         Slots of the lanes ``read`` and ``compute``.
     budgets : mapping of Pool to int
         Bytes per pool.
-    block_seconds : float
-        How long a computation of several chunks may take.
+    block_seconds, block_bytes
+        How long a computation of several chunks may take, and how much memory its voxels.
     """
 
     def __init__(
@@ -97,22 +96,23 @@ class Dispatch:
         lanes: Mapping[str, int],
         budgets: Mapping[Pool, int],
         block_seconds: float = 1.0,
+        block_bytes: int = BLOCK_BYTES,
     ) -> None:
-        self.block_seconds = block_seconds
+        self.pace = Pace(block_seconds, block_bytes)
+        """How many chunks background work computes in one call."""
         self.queue: Queue[ChunkKey] = Queue(lanes)
         self.cache: ChunkCache[ChunkKey] = ChunkCache(budgets)
         self.hits = 0
         """Claims on chunks that were there."""
         self.misses = 0
         """Claims on chunks that were not."""
-        self._pace: dict[str, float] = {}
         self._jobs: dict[ChunkKey, _Job] = {}
         self._claims: dict[Claim[ChunkKey], ChunkClaim] = {}
         self._tickets: dict[ChunkClaim, Claim[ChunkKey] | None] = {}
         self._cancels: dict[threading.Event, set[ChunkClaim]] = {}
         self._alone: set[ChunkKey] = set()
         """Chunks whose block failed, and which are computed alone for it."""
-        self._blocks: dict[tuple[str, int], tuple[int, Index]] = {}
+        self._uses: dict[tuple[str, int], list[Uses]] = {}
         self.given_up: deque[ChunkClaim] = deque()
         """Claims whose cancel event was found set, and whose holders are not told yet."""
 
@@ -309,10 +309,10 @@ class Dispatch:
                 needed = job.stage.inputs(key.level, self._bind(job.stage, key))
             except Exception as error:  # noqa: BLE001 - an op's, and its chunk's failure
                 job.error, needed = error, ()
-            missing = []
+            missing, lasting = [], not self.queue.background(key)
             for index in needed:
                 part = ChunkKey(previous.identity, key.level, index)
-                request = self._need(job, previous, part)
+                request = self._need(job, previous, part, lasting)
                 if request is not None:
                     missing.append(request)
             pending.extend(self.queue.expand(key, missing))
@@ -324,7 +324,7 @@ class Dispatch:
         """
         if not self.queue.background(key) or key in self._alone:
             return [key.chunk]
-        counts = self.block(stage, key.level)
+        counts = self.pace.block(stage, key.level)
         if max(counts) == 1:
             return [key.chunk]
         start = tuple(i // n * n for i, n in zip(key.chunk, counts, strict=True))
@@ -345,36 +345,23 @@ class Dispatch:
         waits = self.queue.phase(key) is Phase.WAITING and key not in self._alone
         return waits and self.queue.background(key)
 
-    def block(self, stage: Stage, level: int) -> Index:
-        """Return how many chunks along each axis background work computes in one call."""
-        pace, place = self._pace.get(stage.identity), (stage.identity, level)
-        if pace is None:
-            return stage.block(level, None, self.block_seconds)
-        # thought over again only when the pace has changed by a good part
-        step = round(2 * math.log2(max(pace, 1e-12)))
-        known = self._blocks.get(place)
-        if known is None or known[0] != step:
-            counts = stage.block(level, pace, self.block_seconds)
-            known = self._blocks[place] = (step, counts)
-            if len(self._blocks) > PACES:
-                del self._blocks[next(iter(self._blocks))]
-        return known[1]
-
-    def _need(self, job: _Job, stage: Stage, part: ChunkKey) -> Request[ChunkKey] | None:
+    def _need(
+        self, job: _Job, stage: Stage, part: ChunkKey, lasting: bool
+    ) -> Request[ChunkKey] | None:
         """Hold an input for a job, or return what to ask for."""
         pool = Pool.INPUTS if stage.previous is None else Pool.STAGES
         state = self.cache.state(part)
         if state is ChunkState.READY:
             self.cache.pin(part)
-            self.cache.keep(part, pool)
+            self.cache.keep(part, pool, lasting=lasting)
             job.pinned.append(part)
             return None
         if state is ChunkState.FAILED:
             job.failed.append(part)
             return None
         if state in (ChunkState.NEW, ChunkState.EVICTED):
-            self.cache.request(part, pool, "an input")
-        self.cache.keep(part, pool)
+            self.cache.request(part, pool, "an input", lasting=lasting)
+        self.cache.keep(part, pool, lasting=lasting)
         self._jobs.setdefault(part, _Job(stage))
         return _request(stage, part)
 
@@ -425,8 +412,8 @@ class Dispatch:
         """End a computation with results, with an error, or with neither if it was abandoned."""
         outcomes: list[Outcome] = []
         reason = "nobody waits any more"
-        if results is not None:
-            self._measure(start, seconds)
+        if results is not None and start.stage.lane == COMPUTE:
+            self.pace.measure(start.stage, start.members[0].level, start.asked, seconds)
         if error is not None and len(start.asked) > 1:
             # one bad voxel must not fail its whole block: each on its own says which it is
             self._alone.update(filter(self.queue.wanted, start.members))
@@ -437,17 +424,35 @@ class Dispatch:
                 self._abandon(key, reason)
             else:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
+        if results is not None:
+            self._let_go(start)
         return outcomes
 
-    def _measure(self, start: Start, seconds: float) -> None:
-        """Remember how long a voxel of a stage takes: mostly what it took lately."""
+    def _let_go(self, start: Start) -> None:
+        """Let the inputs go that no chunk of a job's region needs any more."""
         stage, level = start.stage, start.members[0].level
-        if stage.lane == COMPUTE:
-            now = seconds / max(1, stage.voxels(level, start.asked))
-            before = self._pace.pop(stage.identity, now)
-            self._pace[stage.identity] = 0.7 * before + 0.3 * now
-            if len(self._pace) > PACES:
-                del self._pace[next(iter(self._pace))]
+        uses = self._uses.get((stage.identity, level), ())
+        if len(uses) != 1 or stage.previous is None:
+            return  # with two jobs over the same, neither knows what the other needs
+        for index in uses[0].done(member.chunk for member in start.members):
+            part = ChunkKey(stage.previous.identity, level, index)
+            self.cache.let_go(part, "no chunk of the job needs it any more")
+
+    def enter(self, stage: OpStage, level: int, region: Box) -> Uses:
+        """Take note that a job will compute a region of a stage's chunks, each once.
+
+        Source chunks that it alone needs are let go as soon as it needs them no more.
+        """
+        uses = Uses(stage, level, region)
+        self._uses.setdefault((stage.identity, level), []).append(uses)
+        return uses
+
+    def leave(self, stage: OpStage, level: int, uses: Uses) -> None:
+        """Take note that the job is over."""
+        here = self._uses[stage.identity, level]
+        here.remove(uses)
+        if not here:
+            del self._uses[stage.identity, level]
 
     def _unpin_inputs(self, job: _Job) -> None:
         for part in job.pinned:

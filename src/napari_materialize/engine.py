@@ -9,27 +9,30 @@ from __future__ import annotations
 import os
 import threading
 import time
-import traceback
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
+from napari_materialize.blocks import BLOCK_BYTES
 from napari_materialize.cache import MIB, ChunkState, Event, Pool
-from napari_materialize.claims import ChunkClaim
+from napari_materialize.claims import ChunkClaim, failure
 from napari_materialize.demand import Phase
 from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
-from napari_materialize.errors import ChunkError, EngineClosed, OptionError
+from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.ops import Abandoned
+from napari_materialize.stages import OpStage
+from napari_materialize.uses import regions
 from napari_materialize.workers import DaemonWorkers, Next, Workers
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     import numpy as np
 
-    from napari_materialize.geometry import Index
+    from napari_materialize.geometry import Box, Index
     from napari_materialize.job import Materialized, Where
     from napari_materialize.reader import ViewArray
-    from napari_materialize.stages import ChunkKey, Stage
+    from napari_materialize.stages import ChunkKey
     from napari_materialize.view import View
 
 __all__ = ["Engine"]
@@ -61,6 +64,10 @@ class Engine:
     block_seconds : float
         How long background work may compute several chunks in one call, which saves work where
         halos are large: a client whose chunk is among them waits so long at most.
+    block_bytes : int
+        How much memory the voxels of such a block may take, in every slot (96 MiB): three times
+        a float32 for each voxel that the ops are handed. A model with a large halo works best with
+        much more.
     nice : int
         How much lower than a client's the operating system ranks background work's threads, 0 to 19
         (on Linux; elsewhere it has no effect).
@@ -86,6 +93,7 @@ class Engine:
         stage_bytes: int = 512 * MIB,
         input_bytes: int = 128 * MIB,
         block_seconds: float = 1.0,
+        block_bytes: int = BLOCK_BYTES,
         nice: int = 19,
         workers: Workers | None = None,
     ) -> None:
@@ -98,7 +106,7 @@ class Engine:
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
         self._lock = threading.Lock()
         self._new_dispatch = partial(
-            Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, block_seconds
+            Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, block_seconds, block_bytes
         )
         self._dispatch = self._new_dispatch()
         self._seconds = {READ: 0.0, COMPUTE: 0.0}
@@ -212,7 +220,7 @@ class Engine:
     def block(self, view: View, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call now."""
         with self._lock:
-            return self._dispatch.block(view.stages[-1], level)
+            return self._dispatch.pace.block(view.stages[-1], level)
 
     def array(self, view: View, level: int = 0) -> ViewArray:
         """Return a reader of one level, indexed like a numpy array; every read is exact.
@@ -265,6 +273,30 @@ class Engine:
     def run_writer(self, work: Callable[[], None]) -> None:
         """Run work that encodes and stores in the engine's threads for it, which take no slots."""
         self._workers.submit(WRITE, work)
+
+    @contextmanager
+    def working_on(self, view: View, level: int, box: Box) -> Iterator[None]:
+        """Say that a job will ask for all chunks of a box once, while the context is open.
+
+        Source chunks that only the job needs are then kept until the last of its chunks that
+        needs them is computed, and no longer; what a client needed stays, within the budget.
+        """
+        stages = [stage for stage in view.stages if isinstance(stage, OpStage)]
+        if not stages:
+            yield
+            return
+        region = regions(stages, level, box).get(stages[0].identity)
+        if region is None:
+            yield
+            return
+        with self._lock:
+            dispatch = self._dispatch
+            uses = dispatch.enter(stages[0], level, region)
+        try:
+            yield
+        finally:
+            with self._lock:
+                dispatch.leave(stages[0], level, uses)
 
     def retry(self, view: View, level: int, index: Sequence[int]) -> None:
         """Compute a failed chunk once more, and those of its inputs that failed.
@@ -424,7 +456,7 @@ class Engine:
         except Abandoned:
             pass
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
-            error = _failure(stage, key, cause)
+            error = failure(stage.title, key, cause)
         finally:
             self._inside.op = False
         seconds = time.perf_counter() - began
@@ -451,21 +483,6 @@ class Engine:
 def _in_background(start: Start) -> bool:
     """Whether it is run in the threads of background work: a read never is."""
     return start.background and start.stage.lane == COMPUTE
-
-
-def _failure(stage: Stage, key: ChunkKey, cause: BaseException) -> ChunkError:
-    """Say which chunk failed and why; the traceback is kept, the voxels in its frames are not."""
-    if isinstance(cause, ChunkError) and cause.__cause__ is not None:
-        reason, cause = str(cause), cause.__cause__
-    else:
-        reason = f"{type(cause).__name__}: {cause}"
-    chained: BaseException | None = cause
-    while chained is not None:
-        traceback.clear_frames(chained.__traceback__)
-        chained = chained.__cause__ or chained.__context__
-    error = ChunkError(f"chunk {key.chunk} of level {key.level} ({stage.title}) failed: {reason}")
-    error.__cause__ = cause
-    return error
 
 
 def _by_class(counts: dict[tuple[Phase, int, int], int]) -> dict[str, dict[int, int]]:

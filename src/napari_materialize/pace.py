@@ -1,0 +1,63 @@
+"""How long a voxel takes in each stage, and how many chunks are best computed in one call."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from napari_materialize.geometry import Index
+    from napari_materialize.stages import Stage
+
+__all__ = ["Pace"]
+
+REMEMBERED = 256
+"""Stages whose seconds per voxel are remembered, and places whose blocks are."""
+
+NEWEST = 0.3
+"""The share that the latest computation has in what is remembered."""
+
+
+class Pace:
+    """Remembers what computations took, and says how large the next ones should be.
+
+    Parameters
+    ----------
+    limit : float
+        Seconds that a computation of several chunks may take.
+    memory : int
+        Bytes that its voxels may take.
+    """
+
+    def __init__(self, limit: float, memory: int) -> None:
+        self.limit, self.memory = limit, memory
+        self._seconds: dict[str, float] = {}
+        self._blocks: dict[tuple[str, int], tuple[int, Index]] = {}
+
+    def block(self, stage: Stage, level: int) -> Index:
+        """Return how many chunks along each axis background work computes in one call."""
+        seconds, place = self._seconds.get(stage.identity), (stage.identity, level)
+        if seconds is None:
+            return stage.block(level, None, self.limit, self.memory)
+        # thought over again only when the pace has changed by a good part
+        step = round(2 * math.log2(max(seconds, 1e-12)))
+        known = self._blocks.get(place)
+        if known is None or known[0] != step:
+            block = stage.block(level, seconds, self.limit, self.memory)
+            known = self._blocks[place] = (step, block)
+            _forget_oldest(self._blocks)
+        return known[1]
+
+    def measure(self, stage: Stage, level: int, indices: Sequence[Index], seconds: float) -> None:
+        """Take note that some chunks took ``seconds`` to compute."""
+        now = seconds / max(1, stage.voxels(level, indices))
+        before = self._seconds.pop(stage.identity, now)
+        self._seconds[stage.identity] = (1 - NEWEST) * before + NEWEST * now
+        _forget_oldest(self._seconds)
+
+
+def _forget_oldest[K, V](memory: dict[K, V]) -> None:
+    if len(memory) > REMEMBERED:
+        del memory[next(iter(memory))]
