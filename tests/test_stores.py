@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
+import napari_materialize as nm
 from napari_materialize.errors import InputError, StoreError, TargetError
 from napari_materialize.stores import (
     DirectoryStore,
@@ -111,6 +113,33 @@ class TestContract:
         with ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda path: store.put(path, path.encode() * 50), paths))
         assert [store.get(path) for path in paths] == [path.encode() * 50 for path in paths]
+
+
+class TestZip:
+    def test_zarr_opens_it_as_it_is(self, tmp_path):
+        voxels = np.arange(24, dtype="u1").reshape(2, 3, 4)
+        target = MemoryStore()
+        nm.materialize(voxels, target, format="zarr3")
+        target.write_zip(tmp_path / "a b.zarr.zip")
+        store = zarr.storage.ZipStore(tmp_path / "a b.zarr.zip", mode="r")
+        np.testing.assert_array_equal(zarr.open_group(store, mode="r")["0"][:], voxels)
+        store.close()
+        assert [path.name for path in tmp_path.iterdir()] == ["a b.zarr.zip"]
+
+    def test_the_same_files_are_the_same_bytes(self, tmp_path):
+        target = MemoryStore()
+        target.put("0/0", b"voxels")
+        for name in ("a", "b"):
+            target.write_zip(tmp_path / name)
+        assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+
+    def test_replaces_nothing_and_leaves_nothing_behind(self, tmp_path):
+        (tmp_path / "a").write_bytes(b"mine")
+        with pytest.raises(TargetError, match="must not be there yet"):
+            MemoryStore().write_zip(tmp_path / "a")
+        with pytest.raises(StoreError, match="No such file"):
+            MemoryStore().write_zip(tmp_path / "gone" / "a")
+        assert files_in(tmp_path) == {"a": b"mine"}
 
 
 class TestDirectoryStore:
@@ -346,11 +375,12 @@ class TestOpenStore:
     @pytest.mark.parametrize(
         ("where", "sentence"),
         [
-            ("s3://bucket/out.zarr", "s3:// URLs cannot be written to yet"),
-            ("S3://bucket/out.zarr", "s3:// URLs cannot be written to yet"),
-            ("gs://bucket/out.zarr", "gs:// URLs cannot be written to yet"),
-            ("https://host/out.zarr", "https:// URLs cannot be written to yet"),
-            ("memory://out.zarr", "memory:// URLs cannot be written to yet"),
+            ("https://host/out.zarr", "a web server is only read from"),
+            ("memory://out.zarr", "memory:// URLs cannot be written to"),
+            ("s3://", "it names no bucket"),
+            ("s3://bucket/a/../b", "its path has an empty segment"),
+            ("gs://bucket//out.zarr", "its path has an empty segment"),
+            ("s3://key:secret@bucket/out.zarr", "credentials have their place"),
             ("file://host/out.zarr", "got the host 'host'"),
             ("file:///out.zarr?version=1", "must be a path alone"),
             ("file:///out.zarr#1", "must be a path alone"),

@@ -12,7 +12,9 @@ The tree::
     │   ├── TargetError (FileExistsError)   a target that cannot be written to
     │   └── OptionError                  an option with a value it cannot have
     ├── ChunkError (RuntimeError)        a chunk could not be computed, read, encoded or stored
+    ├── DamagedChunk (ValueError)        a stored chunk is not what its array says
     ├── StoreError (OSError)             a store could not write or read a file
+    │   └── AccessError                  the server refuses it: whether it is there is not known
     ├── TransitionError (RuntimeError)   a chunk's state was asked to change in a way it cannot
     ├── EngineClosed (RuntimeError)      asked of an engine that is closed
     └── ClaimReleased (RuntimeError)     the result of a claim that was given up
@@ -24,9 +26,11 @@ This module does not decide how a message is shown: the adapter that shows it do
 from __future__ import annotations
 
 __all__ = [
+    "AccessError",
     "BoxError",
     "ChunkError",
     "ClaimReleased",
+    "DamagedChunk",
     "EngineClosed",
     "InputError",
     "LevelError",
@@ -84,8 +88,16 @@ class ChunkError(MaterializeError, RuntimeError):
     """What a job that this error ended had done until then, a `Materialized`; else None."""
 
 
+class DamagedChunk(MaterializeError, ValueError):
+    """A stored chunk is not what its array says: cut off, of another size, or never that."""
+
+
 class StoreError(MaterializeError, OSError):
     """A store could not write or read a file: the message names it and why, `errno` is kept."""
+
+
+class AccessError(StoreError):
+    """A server refuses an object: whether it is there is unknown, so it is no missing one."""
 
 
 class TransitionError(MaterializeError, RuntimeError):

@@ -1,9 +1,4 @@
-"""Where bytes go: a folder, a dictionary in memory, or anything with one method, ``put``.
-
-Owns paths inside a store, whole-file writes and the reading of a target as a person wrote it.
-It knows no format and no chunk (`layout` names things), compresses nothing (`codecs`) and does
-not decide whether a target may be written to (the job does).
-"""
+"""A store in a folder."""
 
 from __future__ import annotations
 
@@ -11,29 +6,19 @@ import contextlib
 import errno
 import itertools
 import os
-import re
 import secrets
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
+from typing import TYPE_CHECKING
 
 from napari_materialize.errors import StoreError, TargetError
+from napari_materialize.stores._lock import FolderLock, TakenError
+from napari_materialize.stores._places import LOCK, TEMPORARY, segments
 
 if TYPE_CHECKING:
-    from collections.abc import Buffer
+    from collections.abc import Buffer, Iterator
 
-__all__ = ["DirectoryStore", "MemoryStore", "ReadableStore", "WritableStore", "open_store"]
-
-_LOCK = ".napari-materialize-job"
-"""The file that stands for the one job that may write."""
-
-_TEMPORARY = ".napari-materialize-writing-"
-"""How a file that is not whole yet is called: no document and no chunk begins like this."""
-
-_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]+):(?=//)|(?P<file>(?i:file)):(?=/)")
-"""A scheme of two letters or more, so that a Windows drive is not taken for one."""
+__all__ = ["DirectoryStore"]
 
 _REASONS = {
     errno.ENOSPC: "the disk is full",
@@ -47,65 +32,6 @@ _REASONS = {
     errno.ENOTDIR: "a file is where a folder has to be",
     errno.EEXIST: "a file is where a folder has to be",
 }
-
-
-@runtime_checkable
-class WritableStore(Protocol):
-    """Anything a result can be written to.
-
-    A store is called from several threads at once, never twice for the same path at a time.
-    """
-
-    def put(self, path: str, data: Buffer, /) -> object:
-        """Store ``data`` under ``path`` ("/" between segments), whole or not at all.
-
-        What was there before is replaced; what is returned is not looked at.
-        """
-
-
-@runtime_checkable
-class TakenStore(Protocol):
-    """A store that one job at a time can take for itself."""
-
-    def begin(self) -> None:
-        """Take it, or raise a `TargetError`."""
-
-    def end(self) -> None:
-        """Give it back."""
-
-
-@runtime_checkable
-class ReadableStore(Protocol):
-    """What a job can ask of a store before it writes there and when it resumes."""
-
-    @property
-    def location(self) -> str | None:
-        """A place a person can go to, or None."""
-
-    def get(self, path: str, /) -> bytes | None:
-        """Return what is stored under ``path``, or None if nothing is."""
-
-    def exists(self) -> bool:
-        """Whether the place is there, empty or not."""
-
-    def is_empty(self) -> bool:
-        """Whether nothing is stored there, by us or by anybody."""
-
-
-def _segments(path: str) -> list[str]:
-    """Check a path inside a store and return its segments."""
-    segments = path.split("/")
-    if path.startswith("/") or os.path.splitdrive(path)[0]:
-        rule = "must be relative to the store"
-    elif "\\" in path or "\0" in path:
-        rule = "must not hold a backslash or NUL; put / between segments"
-    elif not {"", ".", ".."}.isdisjoint(segments):
-        rule = 'must have segments other than "", "." and ".."'
-    elif any(segment.startswith(_TEMPORARY) for segment in segments):
-        rule = f"must not begin like a file that is being written, {_TEMPORARY!r}"
-    else:
-        return segments
-    raise TargetError(f"path in a store: it {rule}, got {path!r}")
 
 
 def _store_error(verb: str, place: str, error: OSError) -> StoreError:
@@ -171,6 +97,8 @@ class DirectoryStore:
         self._made: set[str] = set()
         self._token = secrets.token_hex(4)
         self._count = itertools.count()
+        self._taken = FolderLock(f"{self._path}{os.sep}{LOCK}")
+        self._appended: dict[str, int] = {}
 
     def __repr__(self) -> str:
         root = "" if self._root is None else f", root={str(self._root)!r}"
@@ -193,6 +121,8 @@ class DirectoryStore:
     def is_empty(self) -> bool:
         """Whether the folder is not there or has nothing in it, hidden files included.
 
+        The file that stands for a job does not count: a killed one leaves it.
+
         Raises
         ------
         StoreError
@@ -200,45 +130,170 @@ class DirectoryStore:
         """
         try:
             with os.scandir(self._path) as entries:
-                return next(entries, None) is None
+                return all(entry.name == LOCK for entry in entries)
         except FileNotFoundError:
             return True
         except OSError as error:
             raise _store_error("looking into", str(self._path), error) from error
 
-    def begin(self) -> None:
+    def begin(self, *, fresh: bool = True) -> None:
         """Take the folder for one job: nobody else can take it until `end`.
 
-        A file that only one can make stands for it. One that a killed process left behind makes
-        the folder not empty, and so is refused like anything else that is there.
+        Parameters
+        ----------
+        fresh : bool
+            Whether it has to be empty.
 
         Raises
         ------
         TargetError
-            If somebody else has taken it, or put something there, meanwhile.
+            If somebody has taken it, or if it has to be empty and is not.
+        StoreError
+            If the folder or the lock's file in it cannot be made.
         """
-        lock = f"{self._path}{os.sep}{_LOCK}"
         try:
             self._make(str(self._path))
-            os.close(os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        except FileExistsError:
+            self._taken.take()
+        except TakenError as held:
             raise TargetError(
-                f"target {self._path}: another job writes there; wait for it, or choose another "
-                "folder"
+                f"target {self._path}: another job writes there ({held}); wait for it, or choose "
+                "another folder"
             ) from None
         except OSError as error:
-            raise _store_error("writing", lock, error) from error
-        if any(entry.name != _LOCK for entry in self._path.iterdir()):
+            raise _store_error("writing", f"{self._path}{os.sep}{LOCK}", error) from error
+        if fresh and not self.is_empty():
             self.end()
             raise TargetError(
                 f"target {self._path}: another job has written there meanwhile; choose another "
                 "folder"
             )
 
+    def beat(self) -> None:
+        """Give a sign of life, so that other machines know that the job goes on.
+
+        Raises
+        ------
+        StoreError
+            If the lock is gone, or another job has taken the folder meanwhile.
+        """
+        lock = f"{self._path}{os.sep}{LOCK}"
+        try:
+            self._taken.beat()
+        except TakenError as held:
+            raise StoreError(
+                f"writing {self._path} cannot go on: another job took it over meanwhile ({held})"
+            ) from None
+        except OSError as error:
+            raise _store_error("keeping", lock, error) from error
+
+    def holder(self) -> str | None:
+        """Return who has taken the folder now, for a sentence; None if nobody has."""
+        try:
+            held = self._taken.holder()
+        except OSError as error:
+            raise _store_error("reading", f"{self._path}{os.sep}{LOCK}", error) from error
+        return None if held is None else str(held)
+
     def end(self) -> None:
         """Give the folder back."""
-        with contextlib.suppress(FileNotFoundError):  # removed with the folder, and that is told
-            os.unlink(f"{self._path}{os.sep}{_LOCK}")  # noqa: PTH108
+        with self._lock:
+            files, self._appended = list(self._appended.values()), {}
+        for file in files:
+            os.close(file)
+        self._taken.release()
+
+    def listing(self, *, sweep: bool = False) -> Iterator[tuple[str, int]]:
+        """Walk the path and the size of all that is in the folder, but for the lock.
+
+        Links are not followed: what is no file has the size -1.
+
+        Parameters
+        ----------
+        sweep : bool
+            Remove what a killed process was writing; else that is left and not told.
+
+        Raises
+        ------
+        StoreError
+            If a folder cannot be looked into.
+        """
+        folders = [""]
+        while folders:
+            inside = folders.pop()
+            place = os.path.join(self._path, inside)  # noqa: PTH118
+            try:
+                with os.scandir(place) as entries:
+                    found = sorted(entries, key=lambda entry: entry.name)
+                for entry in found:
+                    if entry.name.startswith(TEMPORARY):
+                        if sweep:
+                            os.unlink(entry.path)  # noqa: PTH108
+                    elif entry.is_dir(follow_symlinks=False):
+                        folders.append(f"{inside}{entry.name}/")
+                    elif inside or entry.name != LOCK:
+                        plain = entry.is_file(follow_symlinks=False)
+                        size = entry.stat(follow_symlinks=False).st_size if plain else -1
+                        yield f"{inside}{entry.name}", size
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise _store_error("looking into", place, error) from error
+
+    def delete(self, path: str, /) -> None:
+        """Remove a file; nothing happens if there is none.
+
+        Raises
+        ------
+        TargetError
+            If ``path`` is not a path inside a store.
+        StoreError
+            If it is there and cannot be removed.
+        """
+        file = self._path.joinpath(*segments(path))
+        with self._lock:
+            appended = self._appended.pop(path, None)
+        if appended is not None:
+            os.close(appended)
+        try:
+            file.unlink()
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        except OSError as error:
+            raise _store_error("removing", str(file), error) from error
+
+    def tidy(self) -> None:
+        """Remove folders in the folder that hold nothing."""
+        with self._lock:
+            for place, _, _ in os.walk(self._path, topdown=False):
+                if place != str(self._path):
+                    with contextlib.suppress(OSError):  # it holds something, and so stays
+                        os.rmdir(place)  # noqa: PTH106
+            self._made.clear()
+
+    def append(self, path: str, data: bytes, /) -> None:
+        """Put ``data`` behind what a file holds, in one piece, unless the disk is full.
+
+        Raises
+        ------
+        TargetError
+            If ``path`` is not a path inside a store.
+        StoreError
+            If not all of it could be written.
+        """
+        place = f"{self._path}{os.sep}{path}"
+        try:
+            with self._lock:
+                file = self._appended.get(path)
+                if file is None:
+                    segments(path)
+                    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
+                    file = self._appended[path] = os.open(place, flags, 0o644)
+                if os.write(file, data) != len(data):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        except OSError as error:
+            if isinstance(error, TargetError):
+                raise
+            raise _store_error("writing", place, error) from error
 
     def get(self, path: str, /) -> bytes | None:
         """Return the bytes of a file, or None if there is no such file.
@@ -250,7 +305,7 @@ class DirectoryStore:
         StoreError
             If the file is there and cannot be read.
         """
-        file = self._path.joinpath(*_segments(path))
+        file = self._path.joinpath(*segments(path))
         try:
             return file.read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -275,12 +330,12 @@ class DirectoryStore:
         StoreError
             If the file could not be written; what was under its name before is still there.
         """
-        *folders, name = _segments(path)
+        *folders, name = segments(path)
         folder = os.path.join(self._path, *folders)  # noqa: PTH118 (pathlib costs a tenth of a write)
         target = f"{folder}{os.sep}{name}"
         # another process or a forked one must not meet this name: the counter alone would repeat
         unique = f"{os.getpid()}-{self._token}-{next(self._count)}"
-        temporary = f"{folder}{os.sep}{_TEMPORARY}{unique}"
+        temporary = f"{folder}{os.sep}{TEMPORARY}{unique}"
         try:
             self._write_new(folder, temporary, data)
             os.replace(temporary, target)  # noqa: PTH105 (see above)
@@ -327,119 +382,3 @@ class DirectoryStore:
                 f"target {folder}: must stay within {self._root}, leads to {folder.resolve()}; "
                 "name a folder inside"
             )
-
-
-class MemoryStore:
-    """A store in memory, for tests and for zipping a small result.
-
-    Examples
-    --------
-    >>> store = MemoryStore()
-    >>> store.put("0/c/0/0", b"voxels")
-    >>> store.files
-    {'0/c/0/0': b'voxels'}
-    """
-
-    def __init__(self) -> None:
-        self.files: dict[str, bytes] = {}
-        """What was put, by path, in the order the paths were first put."""
-
-    def __repr__(self) -> str:
-        return f"<MemoryStore of {len(self.files)} files>"
-
-    @property
-    def location(self) -> None:
-        """None: there is no place to go to."""
-        return
-
-    def exists(self) -> bool:
-        """Whether anything was put: a place in memory begins with what is put there."""
-        return bool(self.files)
-
-    def is_empty(self) -> bool:
-        """Whether nothing was put."""
-        return not self.files
-
-    def get(self, path: str, /) -> bytes | None:
-        """Return what was put under ``path``, or None.
-
-        Raises
-        ------
-        TargetError
-            If ``path`` is not a path inside a store.
-        """
-        _segments(path)
-        return self.files.get(path)
-
-    def put(self, path: str, data: Buffer, /) -> None:
-        """Keep a copy of ``data`` under ``path``. May be called from any thread.
-
-        Raises
-        ------
-        TargetError
-            If ``path`` is not a path inside a store.
-        """
-        _segments(path)
-        # copied first: storing one object under one key is a single step for every other thread
-        self.files[path] = bytes(data)
-
-
-def open_store(where: str | os.PathLike[str] | WritableStore) -> WritableStore:
-    """Return the store that ``where`` names. Nothing is created.
-
-    Parameters
-    ----------
-    where : str, os.PathLike or WritableStore
-        A folder's path, a ``file://`` URL (percent-encoded), or a store, returned as it is.
-
-    Raises
-    ------
-    TargetError
-        If it is something else, a URL of a kind that is not written to yet, a ``file://`` URL of
-        another machine, or what `DirectoryStore` refuses.
-
-    Examples
-    --------
-    >>> open_store("file:///tmp/a%20b.zarr").location
-    '/tmp/a b.zarr'
-    >>> open_store("s3://bucket/out.zarr")
-    Traceback (most recent call last):
-        ...
-    napari_materialize.errors.TargetError: target: ...
-    """
-    if isinstance(where, WritableStore):
-        return where
-    if isinstance(where, os.PathLike):
-        return DirectoryStore(where)
-    if not isinstance(where, str):
-        raise TargetError(
-            "target: a path, a file:// URL or an object with a method put(path, data) is needed, "
-            f"got {type(where).__name__}"
-        )
-    url = _URL.match(where)
-    if url is None:
-        return DirectoryStore(os.path.expanduser(where))  # noqa: PTH111  (an unknown ~user stays)
-    scheme = (url["scheme"] or url["file"]).lower()
-    if scheme != "file":
-        # the rest of the URL may hold a password and is not repeated
-        raise TargetError(
-            f"target: {scheme}:// URLs cannot be written to yet; give a folder's path, a file:// "
-            "URL, or an object with a method put(path, data)"
-        )
-    return DirectoryStore(_path_of(where))
-
-
-def _path_of(url: str) -> str:
-    """Return the path that a ``file://`` URL names on this machine."""
-    parts = urlsplit(url)
-    if parts.netloc.lower() not in {"", "localhost"}:
-        raise TargetError(
-            f"target: a file:// URL must name this machine (file:///folder), got the host "
-            f"{parts.netloc!r}"
-        )
-    if parts.query or parts.fragment or not parts.path.strip("/"):
-        raise TargetError(
-            "target: a file:// URL must be a path alone, with ? and # written %3F and %23, got "
-            f"{url!r}"
-        )
-    return url2pathname(parts.path)

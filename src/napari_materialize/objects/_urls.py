@@ -1,0 +1,110 @@
+"""URLs of objects: what their parts mean, and what of them may be repeated."""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+from urllib.parse import unquote, urlsplit
+
+__all__ = ["ObjectURL", "is_object_url", "parse_url"]
+
+SCHEMES = ("s3", "gs", "http", "https")
+"""What is read; the first two are written to as well."""
+
+_URL = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.\-]+)://")
+
+
+class ObjectURL(NamedTuple):
+    """A URL in its parts.
+
+    Examples
+    --------
+    >>> url = parse_url("https://me:secret@host:8080/a%20b/image.zarr/?token=secret")
+    >>> url.text, url.root, url.path
+    ('https://host:8080/a b/image.zarr', 'https://host:8080', 'a b/image.zarr')
+    """
+
+    scheme: str
+    """``s3``, ``gs``, ``http`` or ``https``."""
+
+    host: str
+    """The bucket, or the web server with its port."""
+
+    path: str
+    """Inside it, decoded, without slashes at its ends."""
+
+    user: str = ""
+    """User and password as they were given, with the ``@``; a credential."""
+
+    query: str = ""
+    """As it was given, with the ``?``; may be a credential."""
+
+    @property
+    def root(self) -> str:
+        """The URL of the bucket or server."""
+        return f"{self.scheme}://{self.host}"
+
+    @property
+    def text(self) -> str:
+        """The URL without credentials."""
+        return f"{self.root}/{self.path}" if self.path else self.root
+
+    def at(self, path: str) -> ObjectURL:
+        """Return the URL of another path at the same place."""
+        return self._replace(path=path.strip("/"))
+
+
+def is_object_url(text: str) -> bool:
+    """Whether ``text`` is a URL of a kind that is read here.
+
+    Examples
+    --------
+    >>> is_object_url("S3://bucket/a.zarr"), is_object_url("file:///a.zarr")
+    (True, False)
+    """
+    match = _URL.match(text)
+    return match is not None and match["scheme"].lower() in SCHEMES
+
+
+def parse_url(text: str) -> ObjectURL:
+    """Return the parts of a URL.
+
+    Keys of a bucket are taken as they are written, as the cloud's own tools do; a web address is
+    percent-decoded.
+
+    Raises
+    ------
+    ValueError
+        With a reason that repeats no credential, if it names no bucket or server, or its path is
+        not one.
+    """
+    try:
+        parts = urlsplit(text)
+        scheme, host, port = parts.scheme.lower(), parts.hostname or "", parts.port
+    except ValueError:
+        raise ValueError("it is malformed") from None
+    web = scheme in ("http", "https")
+    if scheme not in SCHEMES or not host:
+        raise ValueError(f"it names no {'server' if web else 'bucket'}")
+    user = parts.netloc.rpartition("@")[0]
+    if web:
+        host = f"[{host}]" if ":" in host else host
+        path, query = unquote(parts.path), parts.query
+    else:
+        # A bucket keeps its capitals, and a key may hold ? and #.
+        host = parts.netloc.rpartition("@")[2]
+        path = text.partition("://")[2].partition("/")[2]
+        if user or "?" in path:
+            raise ValueError(
+                "it holds more than bucket and key: credentials have their place in the environment"
+            )
+        query = ""
+    if path.startswith("/"):
+        path = path.removeprefix("/") if web else path
+    path = path.removesuffix("/")
+    segments = path.split("/") if path else []
+    if any(part in ("", ".", "..") for part in segments) or re.search(r"[\0-\x1f\\]", path):
+        raise ValueError("its path has an empty segment, '.', '..', a backslash or a control")
+    if web and port is not None:
+        host = f"{host}:{port}"
+    return ObjectURL(scheme, host, path, f"{user}@" if user else "", f"?{query}" if query else "")
