@@ -61,12 +61,14 @@ SOURCES = {
     "spaces and letters in its name": (["Größe µ 図 1.zarr"], r"Größe µ 図 1\.zarr"),
     "an escape in its name": (["\x1b[31mred.zarr"], r"\\x1b\[31mred\.zarr"),
     "a text file": (["text.txt"], r"text\.txt: zarr is a folder, got a file"),
-    "an empty folder": (["empty"], r"empty: a zarr folder holds .* got none"),
-    "a folder of PNGs": (["pngs"], r"pngs: a zarr folder holds .* got none"),
+    "an empty folder": (["empty"], r"empty: zarr holds .* got none of them"),
+    "a folder of PNGs": (["pngs"], r"pngs: zarr holds .* got none of them"),
     "a group without an image": (["group.zarr"], r"group\.zarr: .*image.* none"),
     "a level that is not there": ([f"{IMAGE}/7"], r"image\.zarr is there"),
     "a broken link": (["nowhere.zarr"], r"gone.*nothing is there"),
-    "another machine's": (["http://me:secret@host/image.zarr"], r"only local .* http://host/"),
+    "another machine's": (["file://host/image.zarr"], r"file://host/image\.zarr"),
+    "a server that is not there": (["http://me:secret@127.0.0.1:9/a.zarr"], r"cannot be reached"),
+    "a bucket with a password": (["s3://key:secret@bucket/a.zarr"], r"more than bucket and key"),
 }
 
 
@@ -136,7 +138,7 @@ OPTIONS = {
     "two boxes": (["--box", "0:1", "--world-box", "0:1"], r"--box and --world-box.*both"),
     # choices
     "unknown extent": (["--extent", "all"], r"extent: one of level, box, got 'all'"),
-    "unknown format": (["--format", "tiff"], r"format: .*zarr2 or zarr3, got 'tiff'"),
+    "unknown format": (["--format", "tiff"], r"format: .*zarr2, zarr3, n5, got 'tiff'"),
     "unknown compression": (["--compression", "lzma"], r"compression: .*gzip.*got 'lzma'"),
     "compression level too high": (["--compression", "gzip:10"], r"0 to 9, got 10"),
     "compression level of letters": (["--compression", "gzip:x"], r"0 to 9, got 'x'"),
@@ -151,9 +153,10 @@ OPTIONS = {
     "another axis": (["--select", "z=3"], r"--select z=3: only along the image's channel axis"),
     "selection without =": (["--select", "c"], r"as in c=0"),
     # not built yet
-    "n5": (["--format", "n5"], r"n5 cannot be written yet"),
-    "shards": (["--shards", "2,2,2"], r"--shards: is not built yet"),
-    "pyramid": (["--pyramid", "auto"], r"--pyramid: is not built yet"),
+    "shards": (["--shards", "2,2,2"], r"shards: only zarr3 has them"),
+    "shards text": (["--shards", "2,x", "--format", "zarr3"], r"--shards: a whole number"),
+    "pyramid": (["--pyramid", "all"], r"--pyramid: a whole number, 0 or more, got 'all'"),
+    "pyramid of levels": (["--pyramid", "99"], r"pyramid: at most \d+ coarser levels"),
     "resume": (["--existing", "resume"], r"'resume' cannot be done yet"),
     "dask": (["--dask", "tcp://host:8786"], r"--dask: is not built yet"),
     # what typer refuses
@@ -204,7 +207,8 @@ TARGETS = {
     "no name": ("", r"target: a folder's path is needed"),
     "a NUL in its name": ("a\0b", r"target: a folder's path is needed"),
     "too long a name": ("x" * 300, r"(?i)name too long"),
-    "a bucket": ("s3://key:secret@bucket/out.zarr", r"s3:// URLs cannot be written to yet"),
+    "a bucket": ("s3://key:secret@bucket/out.zarr", r"more than bucket and key"),
+    "a web server": ("https://host/out.zarr", r"a web server is only read from"),
     "another machine's": ("file://host/out.zarr", r"this machine.*'host'"),
 }
 

@@ -35,14 +35,24 @@ LARGEST_READ = 50 * 2**20
 """Bytes: larger arrays, of which no chunk is there anyway, are read in one corner."""
 
 
-def refused_for(row: dict[str, str]) -> str | None:
-    """Return words of the sentence an array of the table is refused with, None if it opens."""
-    if row["dtype"] == "string" or row["dtype"].lstrip("<>|")[0] in "OSU":
-        return "bool, integers or floats" if len(json.loads(row["shape"])) > 1 else "2 to 5 axes"
-    if len(json.loads(row["shape"])) == 1:
-        return "2 to 5 axes"
-    # What zarr-python cannot open; tensorstore can read one of these.
-    return None if row["zarr_3.4.2"].startswith("ok") else "zarr-python reads it"
+READERS = {"v2": "zarr", "v3": "zarr3", "n5": "n5"}
+"""TensorStore's drivers."""
+
+ONE_AXIS = "an image has 2 to 5 axes"
+NO_NUMBERS = "an image's values are bool, integers or floats"
+
+REFUSED = {
+    # text, of which zarr reads most and TensorStore none
+    "neuroglancer/v2_from_zarr-python.zarr/2d.chunked.U7": NO_NUMBERS,
+    "neuroglancer/v2_from_zarr-python.zarr/3d.chunked.O": NO_NUMBERS,
+    "zarrita.js/v2_data.zarr/2d.chunked.U7": NO_NUMBERS,
+    "zarrita.js/v2_data.zarr/3d.chunked.O": NO_NUMBERS,
+    "zarrita.js/v3_data.zarr/2d.chunked.string.vlen": NO_NUMBERS,
+    # another format
+    "neuroglancer/precomputed/one_channel": "got Neuroglancer's precomputed",
+    "neuroglancer/precomputed/two_channels": "got Neuroglancer's precomputed",
+}
+"""Arrays of more than one axis that are refused, and words of the sentence; lines are no images."""
 
 
 def rows(*formats: str) -> list[dict[str, str]]:
@@ -102,10 +112,16 @@ def test_t1_head_with_nested_dataset_paths() -> None:
     assert (one.levels, one.name) == (source.levels[1:2], "t1_crop scale1/t1_crop")
 
 
-@pytest.mark.parametrize("row", rows("v2", "v3"), ids=lambda row: row["path"])
+def test_the_table_is_the_one_that_was_looked_at() -> None:
+    listed = rows("v2", "v3", "n5", "precomputed")
+    assert len(listed) == 280
+    assert {row["path"] for row in listed} > set(REFUSED)
+
+
+@pytest.mark.parametrize("row", rows(*READERS, "precomputed"), ids=lambda row: row["path"])
 def test_every_array_opens_equal_or_is_refused_with_a_sentence(row: dict[str, str]) -> None:
-    path = CONTAINERS / row["path"]
-    reason = refused_for(row)
+    path, shape = CONTAINERS / row["path"], json.loads(row["shape"])
+    reason = ONE_AXIS if len(shape) == 1 else REFUSED.get(row["path"])
     if reason is not None:
         with pytest.raises(SourceError, match=reason) as caught:
             open_source(path)
@@ -113,28 +129,57 @@ def test_every_array_opens_equal_or_is_refused_with_a_sentence(row: dict[str, st
         return
     source = open_source(path)
     (level,) = source.levels
-    assert list(level.shape) == json.loads(row["shape"])
+    assert list(level.shape) == (shape[::-1] if row["format"] == "n5" else shape)
     box = corner(level.shape, level.dtype.itemsize)
     block = source.read(0, box)
-    stored = zarr.open_array(path, mode="r")
-    np.testing.assert_array_equal(block, np.asarray(stored[box.slices]))
+    judges = 0
+    if row["zarr_3.4.2"].startswith("ok"):
+        stored = zarr.open_array(path, mode="r")
+        np.testing.assert_array_equal(block, np.asarray(stored[box.slices]))
+        judges += 1
     if row["tensorstore_0.1.86"].startswith("ok"):
-        driver = "zarr" if row["format"] == "v2" else "zarr3"
-        store: Any = tensorstore.open(
-            {"driver": driver, "kvstore": {"driver": "file", "path": str(path)}}, read=True
-        ).result()
+        kvstore = {"driver": "file", "path": str(path)}
+        spec = {"driver": READERS[row["format"]], "kvstore": kvstore}
+        store: Any = tensorstore.open(spec, read=True).result()
+        store = store.T if row["format"] == "n5" else store
         np.testing.assert_array_equal(block, store[box.slices].read().result())
+        judges += 1
+    # neither reads what N5 1.5 wrote, nor TensorStore its order F: see the tests below
+    assert judges or row["path"] in BY_NOBODY
+
+
+BY_NOBODY = {
+    "n5-java/data-1.5.0.n5/raw": "n5-java/data-3.1.3.n5/raw",
+    "neuroglancer/v3_from_zarrita.zarr/3d.chunked.mixed.i2.F": (
+        "neuroglancer/v2_from_zarr-python.zarr/3d.chunked.mixed.i2.F"
+    ),
+}
+"""What neither reader takes, beside the same voxels in a form that they do."""
+
+
+@pytest.mark.parametrize(("path", "other"), BY_NOBODY.items())
+def test_what_other_readers_refuse(path: str, other: str) -> None:
+    mine, theirs = open_source(CONTAINERS / path), open_source(CONTAINERS / other)
+    whole = Box.whole(mine.levels[0].shape)
+    np.testing.assert_array_equal(mine.read(0, whole), theirs.read(0, whole))
+    assert mine.read(0, whole).any()
+
+
+TURNED = {"mapAxis.zarr": "mapAxis", "anisotropic_rotation.zarr": "affine", "/rotation": "rotation"}
+"""Images of 0.6 that are more than scaled and moved, and by what."""
 
 
 @pytest.mark.parametrize("path", images())
 def test_every_image_opens_placed_or_is_refused_with_a_sentence(path: str) -> None:
-    if "ome_zarr_0.6" in path:
-        with pytest.raises(SourceError, match=r"got version 0\.6") as caught:
+    turned = next((kind for name, kind in TURNED.items() if name in path), None)
+    if turned is not None:
+        with pytest.raises(SourceError, match=f"got '{turned}'") as caught:
             open_source(CONTAINERS / path)
         assert "\n" not in str(caught.value)
         return
     source = open_source(CONTAINERS / path)
     assert source.record["type"] == "ome-zarr"
+    assert source.notices == ()
     assert source.kind == ("label" if "/labels/" in path else "image")
     for k, level in enumerate(source.levels):
         box = corner(level.shape, level.dtype.itemsize)
@@ -145,11 +190,52 @@ def test_every_image_opens_placed_or_is_refused_with_a_sentence(path: str) -> No
         assert (np.abs(extent - finest) <= 2 * np.array(level.scale)).all()
 
 
-@pytest.mark.parametrize("row", rows("n5"), ids=lambda row: row["path"])
-def test_n5_is_refused_with_a_sentence(row: dict[str, str]) -> None:
-    with pytest.raises(SourceError, match="got N5") as caught:
-        open_source(CONTAINERS / row["path"])
-    assert "\n" not in str(caught.value)
+@pytest.mark.parametrize(
+    ("name", "scale", "translation"),
+    [
+        ("basic/identity", (1, 1, 1), (0, 0, 0)),
+        ("basic/scale", (4, 3, 2), (0, 0, 0)),
+        ("basic/translation", (1, 1, 1), (30, 20, 10)),
+        ("basic/sequenceScaleTranslation", (4, 3, 2), (32, 21, 10)),
+        ("simple/affine", (4, 3, 2), (32, 21, 10)),
+    ],
+)
+def test_ome_zarr_0_6(name: str, scale: tuple[int, ...], translation: tuple[int, ...]) -> None:
+    source = open_source(CONTAINERS / "neuroglancer" / "ome_zarr_0.6" / f"{name}.zarr")
+    (level,) = source.levels
+    assert (level.scale, level.translation) == (scale, translation)
+    assert level.axes == tuple(Axis(axis, unit="micrometer") for axis in "zyx")
+
+
+# Name, axes (C order, unit), and scale and translation of each level.
+N5_IMAGES = [
+    ("n5-ij/test.n5/c0", "xyz", "millimeter",
+     [((7, 11, 13), (2, 3, 5)), ((14, 22, 26), (3, 4.5, 7.5))]),
+    ("n5-ij/test.n5/cosem", "zyx", "nanometer", [((64,) * 3, (28,) * 3)]),
+    ("n5-ij/test.n5/cosem_F", "zyx", "nanometer", [((128, 64, 32), (30, 29, 28))]),
+    ("n5-ij/test.n5/cosem_ms", "zyx", "nanometer",
+     [((n,) * 3, (t,) * 3) for n, t in ((32, 21), (64, 28), (128, 35))]),
+    ("n5-ij/test.n5/n5v_ds", "zyx", None, [((2,) * 3, (0.5,) * 3)]),
+    ("n5-ij/test.n5/n5v_pr", "zyx", "millimeter", [((1.5,) * 3, (0,) * 3)]),
+    ("n5-ij/test.n5/n5v_pr-ds", "zyx", "millimeter", [((3,) * 3, (0.75,) * 3)]),
+    ("n5-ij/test.n5/n5v_pra", "zyx", None, [((1.5,) * 3, (0,) * 3)]),
+    ("n5-ij/test.n5/n5v_pra-ds", "zyx", None, [((3,) * 3, (0.75,) * 3)]),
+    ("n5-ij/test.n5/others/res", "zyx", None, [((1,) * 3, (0,) * 3)]),
+    *((f"neuroglancer/n5/n5_viewer_multiscale_{age}", "yx", ("second", "nanometer"),
+       [((20, 10), (0, 0)), ((40, 20), (10, 5)), ((80, 40), (30, 15))])
+      for age in ("deprecated", "modern")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("path", "axes", "unit", "placed"), N5_IMAGES)
+def test_n5_dialects(path: str, axes: str, unit: Any, placed: list[Any]) -> None:
+    source = open_source(CONTAINERS / path)
+    units = unit if isinstance(unit, tuple) else (unit,) * len(axes)
+    named = tuple(Axis(name, unit=each) for name, each in zip(axes, units, strict=True))
+    assert source.levels[0].axes == named
+    assert [(level.scale, level.translation) for level in source.levels] == placed
+    if len(placed) > 1:
+        assert open_source(CONTAINERS / path / "s1").levels == source.levels[1:2]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +246,8 @@ def test_n5_is_refused_with_a_sentence(row: dict[str, str]) -> None:
         ("ome2024-ngff-challenge/hcs.zarr/A/1", "a well holds .* inside are 0, 1: open one"),
         ("zarrita.js/v2_data.zarr", "and more"),
         ("n5-ij/v0.5.ome.zarr", "got none of them; inside are .*Tonsil1"),
+        ("n5-ij/test.n5", "got none of them; inside are c0, cosem, cosem_F, cosem_ms, n5v_ds"),
+        ("neuroglancer/n5", "inside are n5_viewer_multiscale_deprecated, n5_viewer_mul"),
     ],
 )
 def test_containers_of_many_say_what_is_inside(path: str, listed: str) -> None:

@@ -10,6 +10,7 @@ import pytest
 import zarr
 
 from napari_materialize.errors import SourceError
+from napari_materialize.objects import Patience
 from napari_materialize.sources import open_source
 
 if TYPE_CHECKING:
@@ -78,15 +79,29 @@ def test_a_name_too_long_for_a_file(tmp_path: Path) -> None:
     refusal(tmp_path / ("x" * 5000))
 
 
-@pytest.mark.parametrize("scheme", ["http", "https", "s3", "gs", "ftp"])
-def test_urls_are_refused_and_credentials_are_not_repeated(scheme: str) -> None:
-    message = refusal(f"{scheme}://user:secret@host.org/bucket/a.zarr?token=hidden#part")
-    assert f"{scheme}://host.org/bucket/a.zarr" in message
+@pytest.mark.parametrize(
+    ("scheme", "told"),
+    [
+        ("http", "http://127.0.0.1:9/bucket/a.zarr/"),  # nobody serves port 9
+        ("s3", "s3:// URL it holds more than bucket and key"),
+        ("gs", "gs:// URL it holds more than bucket and key"),
+        ("ftp", "ftp://127.0.0.1/bucket/a.zarr"),
+    ],
+)
+def test_urls_are_refused_and_credentials_are_not_repeated(
+    scheme: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("napari_materialize.sources.places.PATIENCE", Patience(retries=0))
+    message = refusal(f"{scheme}://user:secret@127.0.0.1:9/bucket/a.zarr?token=hidden#part")
+    assert told in message
     for secret in ("user", "secret", "hidden"):
         assert secret not in message
 
 
-@pytest.mark.parametrize("url", ["file://elsewhere/a.zarr", "s3://[broken/x"])
+@pytest.mark.parametrize(
+    "url",
+    ["file://elsewhere/a.zarr", "s3://[broken/x", "s3://", "http://", "gs://b/../x", "s3://b/a//c"],
+)
 def test_urls_that_lead_nowhere(url: str) -> None:
     refusal(url)
 
@@ -109,7 +124,7 @@ def test_files_and_folders_that_are_not_zarr(tmp_path: Path) -> None:
     write(tmp_path, {"one/a.zarr/.zarray": V2, "one/b.zarr/zarr.json": V3})
     assert "inside are a.zarr, b.zarr" in refusal(tmp_path / "one")
     write(tmp_path, {"x.n5/attributes.json": {"n5": "2.0.0"}})
-    assert "N5" in refusal(tmp_path / "x.n5")
+    assert "s0 in N5" in refusal(tmp_path / "x.n5")
     write(tmp_path, {"only/.zattrs": {"multiscales": []}})
     assert ".zgroup" in refusal(tmp_path / "only")
 
@@ -218,7 +233,7 @@ ANY_VERSION: list[tuple[dict[str, Any], str]] = [
         ({"chunks": [2.5, 2]}, "at least one voxel"),
         ({"chunks": "xx"}, "at least one voxel"),
         ({"chunks": None}, "at least one voxel"),
-        ({"chunks": [2]}, "zarr-python"),
+        ({"chunks": [2]}, "got (2,)"),
         ({"chunks": [2**70, 2]}, "memory whole"),
         ({"shape": [10**6, 10**6], "chunks": [10**5, 10**5]}, "memory whole"),
         ({"compressor": {"id": "wat"}}, "wat"),
@@ -252,7 +267,7 @@ def test_v2_arrays_that_are_malformed_or_no_image(
         ({"chunk_grid": {"name": "wat"}}, "regular grid"),
         ({"chunk_grid": None}, "regular grid"),
         ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [0, 2]}}}, "least"),
-        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}}}, "zarr-python"),
+        ({"chunk_grid": {"name": "regular", "configuration": {"chunk_shape": [2]}}}, "got (2,)"),
         ({"chunk_grid": {"name": "regular", "configuration": 7}}, "regular grid"),
         ({"codecs": [{"name": "wat"}]}, "wat"),
         ({"codecs": None}, "zarr-python"),
@@ -318,8 +333,8 @@ def dataset(*transformations: Any) -> dict[str, Any]:
         ([dataset({"type": ["scale"]})], "numbers in place"),
         ([dataset(SCALE) | {"coordinateTransformations": {}}], "a list"),
         ([dataset(SCALE) | {"coordinateTransformations": "x"}], "a list"),
-        ([dataset(SCALE) | {"version": "0.6.dev1"}], "got version 0.6.dev1"),
-        ([dataset(SCALE) | {"coordinateSystems": []}], "0.1 to 0.5"),
+        ([dataset(SCALE) | {"version": "0.7"}], "got version 0.7"),
+        ([dataset(SCALE) | {"coordinateSystems": []}], "one of its coordinateSystems"),
     ],
 )  # fmt: skip
 def test_multiscales_that_are_malformed(tmp_path: Path, multiscales: Any, message: str) -> None:

@@ -27,6 +27,7 @@ __all__ = [
     "parse_box",
     "parse_op",
     "parse_world_box",
+    "split_parameters",
     "view_record",
 ]
 
@@ -52,9 +53,25 @@ def parse_op(text: str) -> Op:
     name, _, rest = text.strip().partition(":")
     if not name:
         raise OpError(f"op {text!r}: a name comes first, as in threshold:low=120")
+    return create(name, split_parameters(name, rest))
+
+
+def split_parameters(name: str, text: str) -> dict[str, str]:
+    """Return the parameters of the op ``name`` that ``key=value,key=value`` gives.
+
+    Raises
+    ------
+    OpError
+        If one is given twice, or a piece is none.
+
+    Examples
+    --------
+    >>> split_parameters("gaussian", "sigma=1,2,2,dtype=float32")
+    {'sigma': '1,2,2', 'dtype': 'float32'}
+    """
     parameters: dict[str, str] = {}
     last = None
-    for piece in rest.split(",") if rest else ():
+    for piece in text.split(",") if text else ():
         key, equals, value = piece.partition("=")
         key = key.strip()
         if equals and key:
@@ -65,7 +82,7 @@ def parse_op(text: str) -> Op:
             parameters[last] += f",{piece.strip()}"
         else:
             raise OpError(f"op {name}: parameters are written key=value, got {piece!r} in {text!r}")
-    return create(name, parameters)
+    return parameters
 
 
 def op_text(op: Op) -> str:
@@ -249,7 +266,12 @@ def changed_source(view: View) -> str | None:
     if source.location is None or not source.stable or "layer" in source.record:
         return None
     try:
-        now = open_source(source.location, **source.record.get("options", {}))
+        reopen = getattr(source, "reopen", None)
+        now = (
+            reopen()
+            if reopen is not None
+            else open_source(source.location, **source.record.get("options", {}))
+        )
     except SourceError as error:
         return str(error)
     if now.identity != source.identity:

@@ -66,6 +66,8 @@ def _describe(view: View) -> Report:
         "boundary": view.boundary,
         "axes": axes,
         "levels": [_level(level) for level in view.levels],
+        "storage": [dict(each) for each in getattr(view.source, "storage", ())],
+        "notices": list(getattr(view.source, "notices", ())),
         "identity": view.identity if view.stable else None,
         "record": own_record(view.source.location),
     }
@@ -86,17 +88,16 @@ def _level(level: Level) -> dict[str, Any]:
 
 def _lines(report: Report) -> list[str]:
     source, axes = report["source"], report["axes"]
-    format_ = " ".join(
-        str(source[key]) for key in ("type", "format") if source.get(key) is not None
-    )
     heads = [
         ("name", report["name"]),
         ("kind", report["kind"]),
-        ("source", f"{format_} (zarr v{source['zarr_format']}), {source['location']}"),
+        ("source", f"{_format(source)}, {source['location']}"),
         ("axes", ", ".join(f"{a['name']} ({a['unit'] or a['type']})" for a in axes)),
     ]
     if report["ops"]:
         heads.insert(3, ("ops", "  ".join(report["ops"])))
+    heads += [("stored", text) for text in _stored(report["storage"])]
+    heads += [("notice", notice) for notice in report["notices"]]
     if (record := report["record"]) is not None:
         heads.append(("made by", _made_by(record)))
     rows = [("level", "shape", "chunks", "dtype", "scale", "translation", "MB")]
@@ -113,6 +114,30 @@ def _lines(report: Report) -> list[str]:
             )
         )
     return [*table(heads), "", *table(rows)]
+
+
+def _format(source: Mapping[str, Any]) -> str:
+    """Say what a source is written in, such as ``ome-zarr 0.4 (zarr v2)``."""
+    named = " ".join(str(source[key]) for key in ("type", "format") if source.get(key) is not None)
+    version = source.get("zarr_format")
+    return named if version is None else f"{named} (zarr v{version})"
+
+
+def _stored(storage: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Say how levels are stored, once if all alike."""
+    texts = []
+    for each in storage:
+        parts = [each["format"], ", ".join(each["codecs"])]
+        if each.get("shards"):
+            parts.append(f"in shards of {_product(each['shards'])}")
+        if each.get("byte_order") == "big":
+            parts.append("big-endian")
+        if each.get("order") == "F":
+            parts.append("order F")
+        texts.append("; ".join(parts))
+    if len(set(texts)) == 1:
+        return texts[:1]
+    return [f"{each['path']}: {text}" for each, text in zip(storage, texts, strict=True)]
 
 
 def _made_by(record: Mapping[str, Any]) -> str:

@@ -5,7 +5,6 @@ Owns the reading for a person or a program that asks. What the record holds is t
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -29,7 +28,8 @@ def own_record(location: str | None) -> Mapping[str, Any] | None:
     """
     from napari_materialize.layout import RECORD_KEY
     from napari_materialize.sources.folder import node_at
+    from napari_materialize.sources.places import place_of
 
-    node = node_at(Path(location)) if location is not None else None
+    node = node_at(place_of(location)) if location is not None else None
     record = node.attributes.get(RECORD_KEY) if node is not None else None
     return record if isinstance(record, dict) else None

@@ -1,7 +1,8 @@
 """Sources: multiscale images that exist, opened from a path, an array or a napari layer.
 
 Owns `open_source` and the choice of who opens what. It writes nothing and computes nothing. One
-module per kind of source: `zarr_store` for paths, `array_like` for arrays, `layers` for layers.
+module per kind of source: `stored` for paths and URLs, `array_like` for arrays, `layers` for
+layers.
 """
 
 from __future__ import annotations
@@ -37,10 +38,11 @@ def open_source(
     Parameters
     ----------
     what : path, array, sequence of arrays or layer
-        A path or ``file://`` URL of an OME-Zarr image (0.1 to 0.5), of its labels or one of its
-        levels, of a zarr array, or of a group that holds exactly one; an array with ``shape``,
-        ``dtype`` and slicing (numpy, dask, zarr, h5py ...), or several, finest first; a napari
-        Image or Labels layer, whose rotation, shear and affine are not looked at.
+        A path or URL (``file``, ``s3``, ``gs``, ``http``, ``https``) of an OME-Zarr image (0.1 to
+        0.5, and 0.6 where it is scaled and moved only), of its labels or one of its levels, of a
+        zarr array, an N5 array or image, or a group that holds exactly one; an array with
+        ``shape``, ``dtype`` and slicing (numpy, dask, zarr, h5py ...), or several, finest first; a
+        napari Image or Labels layer, whose rotation, shear and affine are not looked at.
     chunks : sequence of int, optional
         Voxels per chunk along each axis, of every level. By default the source's own, or, where it
         has none, blocks of about 64 x 64 x 64 voxels.
@@ -76,11 +78,12 @@ def open_source(
     >>> source.levels[1].scale, source.levels[1].translation
     ((4.0, 1.0), (1.0, 0.25))
     """
-    from napari_materialize.sources import array_like, layers, zarr_store
+    from napari_materialize.sources import array_like, layers, stored
+    from napari_materialize.sources.places import place_of
 
     overrides = Overrides(chunks, scale, translation, units, axes, kind, name)
     if isinstance(what, str | os.PathLike):
-        return zarr_store.open_folder(zarr_store.local_folder(what), overrides)
+        return stored.open_place(place_of(what), overrides)
     if layers.is_layer(what):
         return layers.open_layer(what, overrides)
     if isinstance(what, list | tuple):

@@ -1,7 +1,7 @@
 """Sources that are arrays in memory or behind another library: numpy, dask, zarr, h5py and others.
 
 Owns what is asked of such an array (``shape``, ``dtype``, ``__getitem__`` with slices) and how
-it is read. Dask is known by what it has and never imported. Paths are `zarr_store`'s.
+it is read. Dask is known by what it has and never imported. Paths are `stored`'s.
 """
 
 from __future__ import annotations
@@ -20,15 +20,17 @@ from napari_materialize.arrays import Level, default_axes
 from napari_materialize.errors import SourceError
 from napari_materialize.sources.folder import node_at
 from napari_materialize.sources.opened import OpenedSource, fingerprint
+from napari_materialize.sources.places import LocalPlace
 from napari_materialize.sources.pyramid import place_by_shape
 from napari_materialize.sources.rules import (
     LARGEST_CHUNK,
+    check_size,
     checked_dtype,
     checked_kind,
     checked_shape,
 )
+from napari_materialize.sources.stored import open_place
 from napari_materialize.sources.zarr_array import ZarrReader, axes_of, fill_of, folder_of, is_zarr
-from napari_materialize.sources.zarr_store import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -104,7 +106,7 @@ def open_arrays(
         )
     folders = [folder for array in arrays if (folder := folder_of(array)) is not None]
     if len(arrays) == len(folders) == 1:
-        return open_folder(folders[0], overrides)
+        return open_place(LocalPlace(folders[0]), overrides)
     levels = overrides.apply(place, _levels(place, arrays, overrides))
     kind = checked_kind(place, overrides.kind, "image", levels[0].dtype)
     stored = len(folders) == len(arrays)
@@ -148,6 +150,7 @@ def _levels(place: str, arrays: Sequence[Any], overrides: Overrides) -> tuple[Le
     levels = []
     for array, shape, (scale, translation) in zip(arrays, shapes, placements, strict=True):
         dtype = checked_dtype(place, array.dtype)
+        check_size(place, shape, dtype)
         chunks = _own_chunks(array, shape, dtype) or default_chunks(shape, axes)
         fill = fill_of(array) if is_zarr(array) else 0
         levels.append(Level(shape, dtype, chunks, axes, scale, translation, fill))
@@ -196,7 +199,7 @@ def _reader(array: Any) -> BlockReader:
 def _token(arrays: Sequence[Any], folders: Sequence[Path]) -> tuple[str, bool]:
     """Return text that stands for the arrays' content, and whether other processes can trust it."""
     if len(folders) == len(arrays):
-        nodes = [node_at(folder) for folder in folders]
+        nodes = [node_at(LocalPlace(folder)) for folder in folders]
         stamps = [f"{node.folder}:{node.stamp}" for node in nodes if node is not None]
         if len(stamps) == len(arrays):
             return "|".join(stamps), True

@@ -1,4 +1,4 @@
-"""OME-Zarr's ``multiscales`` documents, 0.1 to 0.5: axes, levels and where each is in the world.
+"""OME-Zarr's ``multiscales`` documents, 0.1 to 0.6: axes, levels and where each is in the world.
 
 Owns the reading of these documents and what is made of their gaps. It opens no file and no array
 (`folder`, `zarr_store`).
@@ -6,19 +6,21 @@ Owns the reading of these documents and what is made of their gaps. It opens no 
 Rules: https://ngff.openmicroscopy.org/0.4/#multiscale-md and https://ngff.openmicroscopy.org/0.5/.
 What older or careless writers leave out is filled in: axes are the last of t, c, z, y, x, and a
 level without transformations is placed by the ratio of shapes (`pyramid`). Transformations are
-applied in the order they are listed, the multiscale's own after the dataset's.
+applied in the order they are listed, the multiscale's own after the dataset's (`transforms`). In
+0.6 they lead from system to system: a level lies where its own leads, and further on as long as
+there is one way only.
 """
 
 from __future__ import annotations
 
-import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.arrays import default_axes
 from napari_materialize.errors import SourceError
 from napari_materialize.sources.pyramid import place_by_shape
-from napari_materialize.sources.rules import axis_named, numbers
+from napari_materialize.sources.rules import axis_named
+from napari_materialize.sources.transforms import moved
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Multiscale", "read_multiscale"]
 
-_VERSIONS = ("0.1", "0.2", "0.3", "0.4", "0.5")
+_VERSIONS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,48 +112,16 @@ class Multiscale:
         listed = self.datasets[level].transformations
         if listed is None or listed == []:
             return None
-        return _apply(f"{self.place}.datasets[{level}]", listed, _unplaced(ndim))
+        return moved(f"{self.place}.datasets[{level}]", listed, _unplaced(ndim))
 
     def _in_world(self, placement: Placement) -> Placement:
         if self.transformations is None:
             return placement
-        return _apply(self.place, self.transformations, placement)
+        return moved(self.place, self.transformations, placement)
 
 
 def _unplaced(ndim: int) -> Placement:
     return (1.0,) * ndim, (0.0,) * ndim
-
-
-def _apply(place: str, transformations: Any, start: Placement) -> Placement:
-    """Apply transformations in the order they are listed."""
-    if not isinstance(transformations, list):
-        raise SourceError(
-            f"{place}.coordinateTransformations: a list, got {transformations!r:.80}; correct the "
-            "metadata or open an array by its path"
-        )
-    scale, translation = start
-    ndim = len(scale)
-    for transformation in transformations:
-        found = transformation if isinstance(transformation, dict) else {}
-        kind = found.get("type")
-        values = found.get(kind) if kind in ("scale", "translation") else None
-        if kind == "scale" and values is not None:
-            factor = numbers(f"{place}: scale", values, ndim, positive=True) or ()
-            scale = tuple(map(operator.mul, scale, factor))
-            translation = tuple(map(operator.mul, translation, factor))
-        elif values is not None:
-            offset = numbers(f"{place}: translation", values, ndim) or ()
-            translation = tuple(map(operator.add, translation, offset))
-        elif kind != "identity":
-            raise SourceError(
-                f"{place}.coordinateTransformations: only scale, translation and identity, with "
-                f"their numbers in place, are read, got {transformation!r:.80}; open an array by "
-                "its path and give scale and translation"
-            )
-    # Products of usable numbers can still overflow or vanish.
-    numbers(f"{place}: scale", scale, ndim, positive=True)
-    numbers(f"{place}: translation", translation, ndim)
-    return scale, translation
 
 
 def read_multiscale(folder: str, zarr_format: int, attributes: Mapping[str, Any]) -> Multiscale:
@@ -181,20 +151,74 @@ def read_multiscale(folder: str, zarr_format: int, attributes: Mapping[str, Any]
     place, entry = f"{place}[0]", entries[0]
     usual = "0.5" if zarr_format == 3 else "0.4"
     version = str(entry.get("version") or attributes.get("version") or usual)
-    if not version.startswith(_VERSIONS) or "coordinateSystems" in entry:
+    if not version.startswith(_VERSIONS):
         raise SourceError(
-            f"{place}: OME-Zarr 0.1 to 0.5 is read, got version {version}; open an array by its "
-            "path and give scale and translation"
+            f"{place}: OME-Zarr 0.1 to 0.6 is read, got version {version:.20}; open an array by "
+            "its path and give scale and translation"
         )
+    axes, further = entry.get("axes"), entry.get("coordinateTransformations")
+    datasets = _datasets(place, entry.get("datasets"))
+    if "coordinateSystems" in entry:
+        axes, further = _in_system(place, entry, datasets)
     name = entry.get("name")
     return Multiscale(
         place,
         version,
         name.strip() if isinstance(name, str) else "",
-        _axes(place, entry.get("axes")),
-        _datasets(place, entry.get("datasets")),
-        entry.get("coordinateTransformations"),
+        _axes(place, axes),
+        datasets,
+        further,
     )
+
+
+def _in_system(
+    place: str, entry: Mapping[str, Any], datasets: Sequence[Dataset]
+) -> tuple[Any, list[Any]]:
+    """Return the axes of the system that the levels lie in, and the transformations that lead on.
+
+    Raises
+    ------
+    SourceError
+        If the levels lead to several systems, or to one that is not described.
+    """
+    listed = entry["coordinateSystems"]
+    systems = {
+        system["name"]: system.get("axes")
+        for system in (listed if isinstance(listed, list) else ())
+        if isinstance(system, dict) and isinstance(system.get("name"), str)
+    }
+    ends = {_system(steps[-1].get("output")) for steps in map(_steps, datasets) if steps}
+    system = next(iter(ends), None)
+    if len(ends) != 1 or system not in systems:
+        raise SourceError(
+            f"{place}: the transformations of all levels lead to one of its coordinateSystems, "
+            f"{sorted(systems)!r:.80}, got {sorted(map(str, ends))!r:.80}; open an array by its "
+            "path and give scale and translation"
+        )
+    further = entry.get("coordinateTransformations") or []
+    chain: list[Any] = []
+    for _ in systems:
+        onward = [
+            step
+            for step in (further if isinstance(further, list) else ())
+            if isinstance(step, dict) and _system(step.get("input")) == system
+        ]
+        if len(onward) != 1 or _system(onward[0].get("output")) not in systems:
+            break
+        chain += onward
+        system = _system(onward[0].get("output"))
+    return systems[system], chain
+
+
+def _steps(dataset: Dataset) -> list[dict[str, Any]]:
+    listed = dataset.transformations
+    return [step for step in listed if isinstance(step, dict)] if isinstance(listed, list) else []
+
+
+def _system(end: Any) -> str | None:
+    """Return the system that an end of a transformation names."""
+    named = end.get("name") if isinstance(end, dict) else end
+    return named if isinstance(named, str) else None
 
 
 def _axes(place: str, listed: Any) -> tuple[Axis, ...] | None:
@@ -228,11 +252,19 @@ def _datasets(place: str, listed: Any) -> tuple[Dataset, ...]:
     found = []
     for dataset in listed:
         path = dataset.get("path") if isinstance(dataset, dict) else None
-        inside = path.strip("/") if isinstance(path, str) else ""
-        if not inside or ".." in inside.split("/") or "\0" in inside:
+        inside = path if isinstance(path, str) else ""
+        odd = not {"", ".", ".."}.isdisjoint(inside.removesuffix("/").split("/"))
+        inside = inside.removesuffix("/")
+        if odd or "\0" in inside or "\\" in inside:
             raise SourceError(
                 f"{place}.datasets: each needs the path of an array inside the group, got "
                 f"{dataset!r:.80}; correct the metadata or open an array by its path"
             )
         found.append(Dataset(inside, dataset.get("coordinateTransformations")))
+    paths = [dataset.path for dataset in found]
+    if len(set(paths)) != len(paths):
+        raise SourceError(
+            f"{place}.datasets: each level is an array of its own, got the paths {paths!r:.80}; "
+            "correct the metadata or open an array by its path"
+        )
     return tuple(found)

@@ -66,6 +66,15 @@ class OpenedSource:
     readers: tuple[BlockReader, ...] = field(repr=False)
     """How each level is read."""
 
+    notices: tuple[str, ...] = ()
+    """What is odd about it and does not keep it from being read, a sentence each."""
+
+    storage: tuple[Mapping[str, Any], ...] = field(default=(), repr=False)
+    """How each level is stored, as JSON values; empty for arrays in memory."""
+
+    reopen: Callable[[], OpenedSource] | None = field(default=None, repr=False)
+    """Opens it again as it is now, with the credentials it was opened with; None for arrays."""
+
     def read(self, level: int, box: Box) -> np.ndarray:
         """Read exactly the voxels of ``box``.
 

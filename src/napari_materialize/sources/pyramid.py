@@ -1,6 +1,7 @@
-"""Where the levels of a pyramid lie when only their shapes are known.
+"""The levels of a pyramid together: where they lie, and whether what they say can be.
 
-Owns the guess of a downsampling factor from two shapes, and nothing of where shapes come from.
+Owns the guess of a downsampling factor from two shapes, and the rules that levels of one image keep
+among themselves; nothing of where shapes come from.
 """
 
 from __future__ import annotations
@@ -9,12 +10,18 @@ import itertools
 import operator
 from typing import TYPE_CHECKING
 
+from napari_materialize.errors import SourceError
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
 
-__all__ = ["Placement", "place_by_shape"]
+__all__ = ["Placement", "check_levels", "contradictions", "place_by_shape"]
+
+_ROUNDING = 1 + 1e-6
+"""Coarse voxels by which a level may be wider or narrower than the finest."""
 
 type Placement = tuple[tuple[float, ...], tuple[float, ...]]
 """A scale and a translation, one number per axis each."""
@@ -51,3 +58,61 @@ def place_by_shape(shapes: Sequence[Index], finest: Placement) -> list[Placement
         moved = (t + (s - s0) / 2 for t, s, s0 in zip(translation, grown, scale, strict=True))
         placed.append((grown, tuple(moved)))
     return placed
+
+
+def check_levels(place: str, levels: Sequence[Level]) -> None:
+    """Refuse levels that cannot be those of one image.
+
+    Raises
+    ------
+    SourceError
+        If they differ in their number of axes or their dtype, or one is larger than the level
+        before it.
+    """
+    shapes = [level.shape for level in levels]
+    if len({level.ndim for level in levels}) != 1:
+        raise SourceError(
+            f"{place}: the levels of an image have the same axes, got shapes {shapes!r:.120}; open "
+            "one of them by its path"
+        )
+    if len({level.dtype for level in levels}) != 1:
+        raise SourceError(
+            f"{place}: the levels of an image have the same dtype, got "
+            f"{[level.dtype.name for level in levels]!r:.120}; open one of them by its path"
+        )
+    if any(any(map(operator.lt, fine, coarse)) for fine, coarse in itertools.pairwise(shapes)):
+        raise SourceError(
+            f"{place}: levels are listed finest first, and none is larger than the one before it, "
+            f"got shapes {shapes!r:.120}; correct the metadata or open one of them by its path"
+        )
+
+
+def contradictions(levels: Sequence[Level]) -> tuple[str, ...]:
+    """Say which levels do not cover the world that the finest covers, by their own scale.
+
+    Rounding a size down or up at every step moves the far edge by less than a coarse voxel in all;
+    more cannot come from rounding. Where a level lies is what its metadata says, all the same.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from napari_materialize.arrays import Level
+    >>> fine, coarse = (Level((n, n), np.dtype("u1"), (4, 4)) for n in (64, 32))
+    >>> contradictions((fine, coarse))[0][:69]
+    'level 1: its scale makes it 32 wide along y, and level 0 is 64 wide; '
+    """
+    found = []
+    finest = levels[0]
+    for number, level in enumerate(levels[1:], start=1):
+        for axis, size, step, whole, unit in zip(
+            level.axes, level.shape, level.scale, finest.shape, finest.scale, strict=True
+        ):
+            mine, theirs = size * step, whole * unit
+            if abs(mine - theirs) > step * _ROUNDING:
+                found.append(
+                    f"level {number}: its scale makes it {mine:g} wide along {axis.name}, and "
+                    f"level 0 is {theirs:g} wide; it is shown where its metadata says, so correct "
+                    "that, or open one level by its path"
+                )
+                break
+    return tuple(found)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LARGEST_CHUNK",
     "axis_named",
+    "check_size",
     "checked_chunks",
     "checked_dtype",
     "checked_kind",
@@ -94,6 +95,21 @@ def checked_shape(place: str, shape: Any) -> Index:
             "an array that has"
         )
     return found
+
+
+def check_size(place: str, shape: Index, dtype: np.dtype) -> None:
+    """Refuse an array that no computer can count the bytes of: its shape is a mistake, or a trap.
+
+    Raises
+    ------
+    SourceError
+        If it has 2^63 bytes or more.
+    """
+    if math.prod(shape) * dtype.itemsize >= 2**63:
+        raise SourceError(
+            f"{place}: a level has fewer than 2^63 bytes, got shape {shape!r:.80} of {dtype}; "
+            "correct the metadata"
+        )
 
 
 def checked_dtype(place: str, dtype: Any) -> np.dtype:

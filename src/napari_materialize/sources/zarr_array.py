@@ -7,6 +7,7 @@ Where an array lies in the world is not its business (`multiscales`), nor which 
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ import numpy as np
 from napari_materialize.arrays import Level, default_axes
 from napari_materialize.errors import SourceError
 from napari_materialize.sources.rules import (
+    check_size,
     checked_chunks,
     checked_dtype,
     checked_shape,
@@ -29,10 +31,17 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
     from napari_materialize.arrays import Axis
-    from napari_materialize.geometry import Box
+    from napari_materialize.geometry import Box, Index
     from napari_materialize.sources.folder import Node
+    from napari_materialize.sources.place_store import PlaceStore
 
 __all__ = ["ZarrReader", "axes_of", "describe", "fill_of", "folder_of", "is_zarr"]
+
+_MOST_IN_SHARD = 2**22
+"""Chunks of a shard beyond which its shape is taken for a mistake."""
+
+_BESIDES = 2**20
+"""Bytes that a file may have besides its voxels: heads, checksums."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,7 +53,14 @@ class ZarrReader:
 
     def __call__(self, box: Box) -> np.ndarray:
         """Return the voxels of ``box``, the fill value where no chunk is stored."""
-        return np.asarray(self.array[box.slices])
+        try:
+            return np.asarray(self.array[box.slices])
+        except BaseExceptionGroup as group:
+            # zarr reads the parts of a shard together; the first failure says what was wrong
+            error: BaseException = group
+            while isinstance(error, BaseExceptionGroup):
+                error = error.exceptions[0]
+            raise error from group
 
 
 def describe(node: Node) -> tuple[Level, ZarrReader]:
@@ -56,23 +72,49 @@ def describe(node: Node) -> tuple[Level, ZarrReader]:
         If it is not an image's array, or not one that zarr-python can read.
     """
     place, document = str(node.folder), node.document
-    # Checked in the document first, so that the sentence is ours and not a guess at zarr's.
+    # Checked in the document first, so that the sentence is ours and not a guess at zarr's, and
+    # before zarr makes anything of these sizes.
     shape = checked_shape(place, document.get("shape"))
     dtype = checked_dtype(place, document.get("dtype" if node.zarr_format == 2 else "data_type"))
-    _check_stored_chunks(node)
-    array, fill = _open(node)
+    check_size(place, shape, dtype)
+    stored = _stored_chunks(node)
+    # what a chunk's file becomes is held whole, also where a shard has many chunks
+    checked_chunks(place, stored, shape, dtype)
+    store = _store(node, 2 * math.prod(stored) * dtype.itemsize + _BESIDES)
+    array, fill = _open(node, store)
     chunks = checked_chunks(place, array.chunks, shape, dtype)
+    count = math.prod(-(-n // m) for n, m in zip(stored, chunks, strict=True))
+    if count > _MOST_IN_SHARD:
+        raise SourceError(
+            f"{place}: a shard's index is held in memory, so a shard has at most {_MOST_IN_SHARD} "
+            f"chunks, got shards of {stored} with chunks of {chunks}; write it with larger chunks"
+        )
+    store.most += 32 * (count - 1)  # the index
     axes = axes_of(array) or default_axes(len(shape))
     return Level(shape, dtype, chunks, axes, fill=fill), ZarrReader(array)
 
 
-def _open(node: Node) -> tuple[zarr.Array[Any], float | int | bool]:
+def _store(node: Node, most: int) -> PlaceStore:
+    """Return what an array's files, of at most ``most`` bytes, are read from."""
+    from napari_materialize.sources.place_store import PlaceStore
+
+    return PlaceStore(node.folder, most)
+
+
+def _open(node: Node, store: PlaceStore) -> tuple[zarr.Array[Any], float | int | bool]:
+    """Open an array from its document as it was read."""
     import zarr
-    from zarr.storage import LocalStore
+    from zarr.storage import StorePath
+
+    from napari_materialize.sources.zarr_codecs import watched
 
     try:
-        store = LocalStore(node.folder, read_only=True)
-        array = zarr.open_array(store, mode="r", zarr_format=node.zarr_format)
+        document: dict[str, Any] = dict(node.document)
+        if node.zarr_format == 2:
+            document["attributes"] = dict(node.attributes)
+        else:
+            document["codecs"] = _in_numbers(document.get("codecs"), len(document["shape"]))
+        array = watched(zarr.Array.from_dict(StorePath(store), document))
         return array, fill_of(array)
     except Exception as error:
         # zarr raises whatever its parsers do: KeyError, TypeError, OverflowError and others.
@@ -82,20 +124,43 @@ def _open(node: Node) -> tuple[zarr.Array[Any], float | int | bool]:
         ) from error
 
 
-def _check_stored_chunks(node: Node) -> None:
-    """Refuse a grid that is not regular or has chunks of no voxels: zarr reads the fill from it."""
+def _in_numbers(codecs: Any, ndim: int) -> Any:
+    """Return codecs with the orders C and F as numbers: drafts of zarr v3 wrote them as letters."""
+    if not isinstance(codecs, list):
+        return codecs
+    orders = {"C": list(range(ndim)), "F": list(range(ndim))[::-1]}
+    found = []
+    for codec in codecs:
+        settings = codec.get("configuration") if isinstance(codec, dict) else None
+        if isinstance(settings, dict) and codec.get("name") == "transpose":
+            order = settings.get("order")
+            if isinstance(order, str) and order in orders:
+                codec = codec | {"configuration": {"order": orders[order]}}  # noqa: PLW2901
+        elif isinstance(settings, dict) and isinstance(settings.get("codecs"), list):
+            inner = {"codecs": _in_numbers(settings["codecs"], ndim)}
+            codec = codec | {"configuration": settings | inner}  # noqa: PLW2901
+        found.append(codec)
+    return found
+
+
+def _stored_chunks(node: Node) -> Index:
+    """Return what is stored in one file, in voxels.
+
+    A grid that is not regular or has chunks of no voxels is refused: zarr reads the fill from it.
+    """
     chunks: Any = node.document.get("chunks")
     if node.zarr_format == 3:
         grid = node.document.get("chunk_grid")
         regular = isinstance(grid, dict) and grid.get("name") == "regular"
         settings = grid.get("configuration") if regular and isinstance(grid, dict) else None
         chunks = settings.get("chunk_shape") if isinstance(settings, dict) else grid
-    usable = isinstance(chunks, list) and all(isinstance(n, int) and n > 0 for n in chunks)
+    usable = isinstance(chunks, list) and all(type(n) is int and n > 0 for n in chunks)
     if not usable:
         raise SourceError(
             f"{node.folder}: chunks form a regular grid, with at least one voxel along each axis, "
             f"got {chunks!r:.80}; write the array again with such chunks"
         )
+    return tuple(chunks)
 
 
 def fill_of(array: zarr.Array[Any]) -> float | int | bool:
