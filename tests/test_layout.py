@@ -74,6 +74,10 @@ CASES = {
     "half": document("image", Level((2, 4, 5), "f2", (2, 3, 3), fill=-0.0), limits=(0, 1)),
 }
 
+SHARDED = {
+    "sharded": document("image", *pyramid(), method="mean", details={"why": 1}, shards=(1, 2, 3))
+}
+
 
 def voxels_of(level: Level, position: int) -> np.ndarray:
     """Return voxels with a first chunk of nothing but the fill value."""
@@ -122,10 +126,15 @@ def ome_of(documents: dict[str, bytes]) -> dict:
     return json.loads(documents[".zattrs"])
 
 
-@pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("layout_name", FORMATS)
+def golden_cases() -> list[tuple[str, str]]:
+    cases = [(layout_name, case) for layout_name in FORMATS for case in CASES]
+    cases += [("n5", case) for case in CASES if case not in {"bool", "half"}]
+    return [*cases, ("zarr3", "sharded")]
+
+
+@pytest.mark.parametrize(("layout_name", "case"), golden_cases())
 def test_golden_documents(layout_name, case):
-    documents = layout_for(layout_name).documents(CASES[case])
+    documents = layout_for(layout_name).documents((CASES | SHARDED)[case])
     folder = GOLDEN / layout_name / case
     if os.environ.get("NAPARI_MATERIALIZE_WRITE_GOLDEN"):
         shutil.rmtree(folder, ignore_errors=True)
@@ -140,8 +149,8 @@ def test_golden_documents(layout_name, case):
 
 
 def test_the_golden_corpus_is_whole():
-    found = {f"{path.parent.name}/{path.name}" for path in GOLDEN.glob("zarr*/*")}
-    assert found == {f"{layout_name}/{case}" for layout_name in FORMATS for case in CASES}
+    found = {f"{path.parent.name}/{path.name}" for path in GOLDEN.glob("*/*")}
+    assert found == {f"{layout_name}/{case}" for layout_name, case in golden_cases()}
     assert len(CASES) >= 8
 
 
@@ -229,6 +238,19 @@ def test_kinds(layout_name):
     assert "omero" not in label
     assert "image-label" not in mask
     assert mask["omero"]["channels"][0]["window"] == {"min": 0, "max": 1, "start": 0, "end": 1}
+
+
+def test_windows_that_were_seen_are_for_channels_without_known_limits():
+    wide = Level((2, 3, 4), "u2", (1, 3, 4), (CHANNEL, *space("yx")))
+    image = document("image", wide)
+    assert image.wants_windows
+    seen = replace(image, windows=((1.0, 2.0), (5.0, 9.0)))
+    channels = ome_of(layout_for("zarr2").documents(seen))["omero"]["channels"]
+    assert [(c["window"]["start"], c["window"]["end"]) for c in channels] == [(1, 2), (5, 9)]
+    assert [c["color"] for c in channels] == ["00FF00", "FF00FF"]
+    assert not document("image", wide, limits=(0, 9)).wants_windows
+    assert not document("label", wide).wants_windows
+    assert not document("image", Level((3, 4), "u2", (3, 4))).wants_windows
 
 
 def test_a_window_is_never_made_up():
@@ -409,13 +431,45 @@ class TestRefusal:
             layout.documents(image)
         assert str(caught.value) == reason
 
+    @pytest.mark.parametrize(
+        ("layout_name", "shards", "sentence"),
+        [
+            ("zarr2", (1, 2, 2), "shards: only zarr3 has them"),
+            ("n5", (1, 2, 2), "shards: only zarr3 has them"),
+            ("zarr3", (2, 2), "along each of the 3 axes"),
+            ("zarr3", (0, 2, 2), "1 or more"),
+            ("zarr3", (2**10, 2**10, 2**10), "put fewer chunks in a shard"),
+        ],
+    )
+    def test_shards(self, layout_name, shards, sentence):
+        image = document("image", *pyramid(), shards=shards)
+        assert sentence in layout_for(layout_name).refusal(image)
+
+    @pytest.mark.parametrize(
+        ("image", "sentence"),
+        [
+            (document("mask", Level((4, 5), "?", (4, 5))), "float32, 64 in N5, level 0 has bool"),
+            (document("image", Level((4, 5), "f2", (4, 5))), "has float16; cast it"),
+            (document("label", Level((4, 5), "f4", (4, 5))), "labels must be integers"),
+            (
+                document("image", pyramid()[0], attributes={"offset": 1}),
+                "offset cannot be replaced",
+            ),
+            (document("image"), "levels: at least one"),
+        ],
+    )
+    def test_n5(self, image, sentence):
+        assert sentence in layout_for("n5").refusal(image)
+        with pytest.raises(OptionError):
+            layout_for("n5").documents(image)
+
     @pytest.mark.parametrize("limits", [(0, float("nan")), (float("-inf"), 1), (2, 1)])
     def test_limits_are_numbers(self, limits):
         with pytest.raises(OptionError, match="limits: must be two finite numbers"):
             document("image", pyramid()[0], limits=limits)
 
     @pytest.mark.parametrize(
-        ("name", "sentence"), [("n5", "n5 cannot be written yet"), ("zarr", "got 'zarr'")]
+        ("name", "sentence"), [("tiff", "one of zarr2, zarr3, n5, got 'tiff'"), ("zarr", "'zarr'")]
     )
     def test_formats(self, name, sentence):
         with pytest.raises(OptionError, match=sentence):

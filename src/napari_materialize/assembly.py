@@ -1,9 +1,10 @@
-"""From the chunks of a view to the chunks of the array that is written.
+"""From parts of an array to whole pieces of it, as the parts come.
 
-Owns the cutting and joining where the two grids differ: a box that is written as an array of its
-own is chunked from its corner, so a written chunk may be made of several of the view's. Where the
-grids agree, nothing is copied. It knows nothing of stores, codecs or threads; whoever calls from
-several threads holds a lock.
+Owns the cutting and joining where two grids differ. Three things are put together by it: a written
+chunk from the view's chunks, where a box is written as an array of its own and so is chunked from
+its corner; what is halved at a time from written chunks of an odd size; a chunk of a coarser level
+from halves. Where the grids agree, nothing is copied. It knows nothing of stores, codecs or
+threads; whoever calls from several threads holds a lock.
 """
 
 from __future__ import annotations
@@ -16,29 +17,42 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from napari_materialize.geometry import Box, ChunkGrid, Index
-    from napari_materialize.plan import LevelPlan
 
 __all__ = ["Assembly", "Made"]
 
 
 class Made(NamedTuple):
-    """A chunk of the written array, complete."""
+    """A piece, complete."""
 
-    chunk: Index
-    """Its place in the written array."""
+    place: Index
+    """Its place in the grid of pieces."""
 
     block: np.ndarray
     """Clipped to the array."""
 
 
 class _Partial:
-    def __init__(self, shape: Index, dtype: np.dtype) -> None:
-        self.block = np.empty(shape, dtype)
-        self.missing = self.block.size
+    def __init__(self, block: np.ndarray, missing: int) -> None:
+        self.block = block
+        self.missing = missing
 
 
 class Assembly:
-    """Takes one level's chunks as they come and gives the written chunks as they are complete.
+    """Takes parts as they come and gives pieces as they are complete.
+
+    Parameters
+    ----------
+    parts : ChunkGrid
+        How what comes is cut.
+    region : Box
+        What will come, in voxels of the parts' array.
+    pieces : ChunkGrid
+        How what is made is cut.
+    offset : tuple of int, optional
+        Where voxel 0 of the pieces' array lies in the parts'; at the corner of the region if left
+        out.
+    fill : float, int or bool
+        What the voxels of a piece outside the region are.
 
     Examples
     --------
@@ -46,54 +60,81 @@ class Assembly:
     >>> assembly = Assembly(ChunkGrid((4,), (2,)), Box((1,), (4,)), ChunkGrid((3,), (2,)))
     >>> list(assembly.add((0,), np.array([0, 1])))
     []
-    >>> [(made.chunk, made.block.tolist()) for made in assembly.add((1,), np.array([2, 3]))]
+    >>> [(made.place, made.block.tolist()) for made in assembly.add((1,), np.array([2, 3]))]
     [((0,), [1, 2]), ((1,), [3])]
     """
 
-    def __init__(self, grid: ChunkGrid, box: Box, written: ChunkGrid, offset: Index = ()) -> None:
-        self._grid = grid
-        self._box = box
-        self._written = written
-        self._offset = offset or box.start
+    def __init__(
+        self,
+        parts: ChunkGrid,
+        region: Box,
+        pieces: ChunkGrid,
+        offset: Index = (),
+        fill: float | int | bool = 0,
+    ) -> None:
+        self._parts = parts
+        self._offset = offset or region.start
+        self._region = region.relative_to(self._offset)
+        self._pieces = pieces
+        self._fill = fill
         self._partial: dict[Index, _Partial] = {}
         self._lost: set[Index] = set()
 
-    @classmethod
-    def of(cls, plan: LevelPlan, grid: ChunkGrid) -> Assembly:
-        """Return the assembly of a level that is planned, whose view has ``grid``."""
-        return cls(grid, plan.box, plan.array.grid, plan.offset)
+    @property
+    def waiting(self) -> int:
+        """Pieces that are begun and not complete."""
+        return len(self._partial)
 
-    def add(self, index: Index, block: np.ndarray) -> Iterator[Made]:
-        """Take a chunk of the view; yield what it completes."""
-        origin = self._grid.box(index).start
-        part = self._grid.box(index).intersect(self._box)
-        inside = part.relative_to(self._offset)
-        for target in self._written.covering(inside):
+    def add(self, index: Index, block: np.ndarray, within: Box | None = None) -> Iterator[Made]:
+        """Take a part; yield what it completes.
+
+        Parameters
+        ----------
+        index : tuple of int
+            The part's place.
+        block : numpy.ndarray
+            Its voxels, clipped to the parts' array.
+        within : Box, optional
+            Voxels of the parts' array, whole pieces: only those are made. For a part that comes
+            more than once.
+        """
+        origin, inside = self._place(index, within)
+        for target in self._pieces.covering(inside):
             if target in self._lost:
                 continue
-            whole = self._whole(target)
+            whole = self._pieces.box(target)
             share = whole.intersect(inside)
-            voxels = block[share.shift(self._offset).relative_to(origin).slices]
+            voxels = block[share.relative_to(origin).slices]
             if share == whole:
                 yield Made(target, voxels)
                 continue
             partial = self._partial.get(target)
             if partial is None:
-                partial = self._partial[target] = _Partial(whole.shape, block.dtype)
+                partial = self._partial[target] = self._begin(whole, block.dtype)
             partial.block[share.relative_to(whole.start).slices] = voxels
             partial.missing -= share.size
             if partial.missing == 0:
                 del self._partial[target]
                 yield Made(target, partial.block)
 
-    def lose(self, index: Index) -> list[Index]:
-        """Take note that a chunk of the view failed; return the written chunks lost for it."""
-        inside = self._grid.box(index).intersect(self._box).relative_to(self._offset)
-        lost = [target for target in self._written.covering(inside) if target not in self._lost]
+    def lose(self, index: Index, within: Box | None = None) -> list[Index]:
+        """Take note that a part will not come; return the pieces lost for it."""
+        _, inside = self._place(index, within)
+        lost = [target for target in self._pieces.covering(inside) if target not in self._lost]
         for target in lost:
             self._lost.add(target)
             self._partial.pop(target, None)
         return lost
 
-    def _whole(self, target: Index) -> Box:
-        return self._written.box(target).intersect(self._box.relative_to(self._offset))
+    def _place(self, index: Index, within: Box | None) -> tuple[Index, Box]:
+        """Return a part's first voxel and what is wanted of it, in voxels of the pieces' array."""
+        part = self._parts.box(index)
+        wanted = part if within is None else part.intersect(within)
+        inside = wanted.relative_to(self._offset).intersect(self._region)
+        return part.relative_to(self._offset).start, inside
+
+    def _begin(self, whole: Box, dtype: np.dtype) -> _Partial:
+        expected = whole.intersect(self._region)
+        if expected == whole:
+            return _Partial(np.empty(whole.shape, dtype), whole.size)
+        return _Partial(np.full(whole.shape, self._fill, dtype), expected.size)

@@ -78,15 +78,10 @@ class Request:
         OptionError
             If one of them is given.
         """
-        for option, asked, without in (
-            ("--dask", self.dask, None),
-            ("--shards", self.shards, None),
-            ("--pyramid", self.pyramid, "0"),
-        ):
-            if asked != without:
-                raise OptionError(
-                    f"{option}: is not built yet (see the roadmap), got {asked!r}; leave it out"
-                )
+        if self.dask is not None:
+            raise OptionError(
+                f"--dask: is not built yet (see the roadmap), got {self.dask!r}; leave it out"
+            )
 
     @property
     def slot_count(self) -> int | None:
@@ -119,14 +114,14 @@ class Request:
         """
         box_level = _level_number("--box-level", self.box_level or "0")
         return {
-            "levels": [_level_number("--level", text) for text in self.level]
-            if self.level
-            else list(range(len(view.levels))),
+            "levels": self._levels(view),
             "box": self._box(view, box_level),
             "box_level": box_level,
             "extent": self.extent,
             "format": self.format,
             "compression": self.compression,
+            "shards": None if self.shards is None else _shards(self.shards),
+            "pyramid": self._pyramid(),
             "skip_empty": not self.keep_empty,
             "existing": self.existing,
             "on_error": self.on_error,
@@ -134,6 +129,16 @@ class Request:
             if self.threads is None
             else whole_number("--threads", self.threads, 1),
         }
+
+    def _levels(self, view: View) -> list[int]:
+        """Return the levels to write: all, unless told, or the coarser ones are to be derived."""
+        if self.level:
+            return [_level_number("--level", text) for text in self.level]
+        return [0] if self._pyramid() else list(range(len(view.levels)))
+
+    def _pyramid(self) -> int | str:
+        text = self.pyramid.strip().lower()
+        return text if text == "auto" else whole_number("--pyramid", text, 0)
 
     def _box(self, view: View, box_level: int) -> Box | None:
         from napari_materialize.recipe import parse_box, parse_world_box
@@ -155,6 +160,10 @@ class Request:
 
 def _corner(position: Sequence[float]) -> str:
     return ",".join(f"{value:g}" for value in position)
+
+
+def _shards(text: str) -> tuple[int, ...]:
+    return tuple(whole_number("--shards", number, 1) for number in text.split(","))
 
 
 def _level_number(option: str, text: str) -> int:

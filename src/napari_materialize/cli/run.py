@@ -78,16 +78,16 @@ Extent = Annotated[
 ]
 Format = Annotated[
     str,
-    _option("--format", "zarr2|zarr3|n5", "OME-Zarr 0.4 or 0.5; n5 is not built yet. [zarr2]"),
+    _option("--format", "zarr2|zarr3|n5", "OME-Zarr 0.4 or 0.5, or N5. [zarr2]"),
 ]
 Compressor = Annotated[
     str, _option("--compression", "NAME[:LEVEL]", "gzip, zstd, blosc or none. [gzip:6]")
 ]
 Shards = Annotated[
-    str | None, _option("--shards", "N,N,...", "Chunks in a shard along each axis; not built yet.")
+    str | None, _option("--shards", "N,N,...", "Chunks in a shard along the last axes; zarr3.")
 ]
 Pyramid = Annotated[
-    str, _option("--pyramid", "N|auto", "Coarser levels made from the written; not built yet. [0]")
+    str, _option("--pyramid", "N|auto", "Coarser levels derived from the written one. [0]")
 ]
 KeepEmpty = Annotated[
     bool,

@@ -9,11 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from napari_materialize.errors import OptionError
-from napari_materialize.layout._image import RECORD_KEY, CodecFragments, ImageDocument
+from napari_materialize.layout._image import RECORD_KEY, CodecFragments, Frame, ImageDocument
+from napari_materialize.layout.n5 import N5Layout
 from napari_materialize.layout.zarr2 import Zarr2Layout
 from napari_materialize.layout.zarr3 import Zarr3Layout
 
 if TYPE_CHECKING:
+    from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
 
 __all__ = [
@@ -21,6 +23,7 @@ __all__ = [
     "CodecFragments",
     "ImageDocument",
     "Layout",
+    "N5Layout",
     "Zarr2Layout",
     "Zarr3Layout",
     "layout_for",
@@ -33,6 +36,13 @@ class Layout(Protocol):
     @property
     def format(self) -> str:
         """The name in the option ``format``."""
+
+    @property
+    def frame(self) -> Frame:
+        """How the bytes of a chunk are framed; `codecs` knows."""
+
+    def stored(self, level: Level) -> Level:
+        """Return a level as this format stores it: the fill value may be another."""
 
     def refusal(self, document: ImageDocument) -> str | None:
         """Return why this format cannot hold the image, as a sentence, or None if it can.
@@ -53,14 +63,14 @@ class Layout(Protocol):
         """
 
     def chunk_key(self, position: int, index: Index) -> str:
-        """Return the path of a chunk.
+        """Return the path of the file of a chunk, or of a shard.
 
         Parameters
         ----------
         position : int
             Which of the written levels, counted from 0 whatever the source calls it.
         index : tuple of int
-            The chunk's place in the level's grid.
+            The chunk's place in the level's grid; a shard's among the shards.
         """
 
 
@@ -69,23 +79,22 @@ def layout_for(name: str) -> Layout:
 
     Parameters
     ----------
-    name : {"zarr2", "zarr3"}
-        zarr v2 with OME-Zarr 0.4, or zarr v3 with OME-Zarr 0.5.
+    name : {"zarr2", "zarr3", "n5"}
+        zarr v2 with OME-Zarr 0.4, zarr v3 with OME-Zarr 0.5, or N5.
 
     Raises
     ------
     OptionError
-        If there is no such format, or it is not written yet (``n5``).
+        If there is no such format.
 
     Examples
     --------
     >>> layout_for("zarr2").chunk_key(0, (1, 2, 3)), layout_for("zarr3").chunk_key(0, (1, 2, 3))
     ('0/1/2/3', '0/c/1/2/3')
     """
-    if name == "zarr2":
-        return Zarr2Layout()
-    if name == "zarr3":
-        return Zarr3Layout()
-    if name == "n5":
-        raise OptionError("format: n5 cannot be written yet; use zarr2 or zarr3")
-    raise OptionError(f"format: must be zarr2 or zarr3, got {name!r}")
+    layouts: dict[str, Layout] = {
+        each.format: each for each in (Zarr2Layout(), Zarr3Layout(), N5Layout())
+    }
+    if name not in layouts:
+        raise OptionError(f"format: must be one of {', '.join(layouts)}, got {name!r}")
+    return layouts[name]

@@ -14,7 +14,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
 
@@ -23,16 +23,21 @@ from napari_materialize.errors import OptionError
 
 if TYPE_CHECKING:
     from napari_materialize.arrays import Kind, Level
+    from napari_materialize.geometry import Index
 
 __all__ = [
     "RECORD_KEY",
     "CodecFragments",
+    "Frame",
     "ImageDocument",
     "fill_value",
     "multiscale",
     "omero",
     "to_json",
 ]
+
+type Frame = Literal["zarr", "n5"]
+"""How the bytes of a chunk are framed; `codecs` knows what that means."""
 
 RECORD_KEY = "napari_materialize"
 """The key of the group's attributes under which our own record stands."""
@@ -65,6 +70,9 @@ class CodecFragments(Protocol):
 
     def zarr3_codecs(self, dtype: np.dtype) -> list[dict[str, Any]]:
         """Return the codecs that come after ``bytes`` in a ``zarr.json``, perhaps none."""
+
+    def n5_config(self, dtype: np.dtype) -> dict[str, Any]:
+        """Return the ``compression`` of an N5 dataset."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +122,17 @@ class ImageDocument:
     method: str | None = None
     """How the coarser levels were made, where known."""
 
+    details: Mapping[str, Any] | None = None
+    """More about that, for the ``metadata`` of OME-Zarr."""
+
+    shards: Index | None = None
+    """Chunks in a shard along each axis, of every level; None for a file per chunk."""
+
     limits: tuple[float, float] | None = None
     """Lowest and highest value a voxel can have, where known; for display."""
+
+    windows: tuple[tuple[float, float], ...] | None = None
+    """From black to white for each channel, as seen in the voxels; for display."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "levels", tuple(self.levels))
@@ -130,8 +147,9 @@ class ImageDocument:
                 "choose other names"
             )
         object.__setattr__(self, "attributes", attributes)
-        if self.record is not None:
-            object.__setattr__(self, "record", _json_copy("record", self.record))
+        for name in ("record", "details"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, _json_copy(name, value))
         if self.limits is not None:
             low, high = self.limits
             if not (math.isfinite(low) and math.isfinite(high) and low <= high):
@@ -144,6 +162,17 @@ class ImageDocument:
     def axes(self) -> tuple[Axis, ...]:
         """The axes of every level."""
         return self.levels[0].axes
+
+    @property
+    def channels(self) -> int | None:
+        """How many channels there are; None without an axis of them."""
+        types = [axis.type for axis in self.axes]
+        return self.levels[0].shape[types.index("channel")] if "channel" in types else None
+
+    @property
+    def wants_windows(self) -> bool:
+        """Whether each channel needs a window that nobody knows before the voxels are there."""
+        return self.kind != "label" and self.channels is not None and _window(self) is None
 
 
 def _json_copy(place: str, value: Mapping[str, Any]) -> dict[str, Any]:
@@ -186,6 +215,8 @@ def multiscale(document: ImageDocument) -> dict[str, Any]:
     }
     if document.method is not None:
         entry["type"] = document.method
+    if document.details is not None:
+        entry["metadata"] = document.details
     return entry
 
 
@@ -214,29 +245,23 @@ def omero(document: ImageDocument) -> dict[str, Any] | None:
     """Return how to show the image, or None where nobody knows.
 
     A channel must have a window, and a made-up one shows a dark image: it is written where the
-    limits are known, for a mask, and for the whole range of an 8-bit image with channels.
+    limits are known or were seen, for a mask, and for the whole range of an 8-bit image with
+    channels.
     """
-    window = _window(document)
-    if window is None:
+    count = document.channels or 1
+    known = _window(document)
+    windows = document.windows if known is None else (known,) * count
+    if windows is None or document.kind == "label":
         return None
-    low, high = window
-    channels = next(
-        (
-            size
-            for size, axis in zip(document.levels[0].shape, document.axes, strict=True)
-            if axis.type == "channel"
-        ),
-        1,
-    )
     return {
         "channels": [
             {
                 "active": True,
-                "color": "FFFFFF" if channels == 1 else _COLORS[channel % len(_COLORS)],
-                "label": document.name if channels == 1 else f"channel {channel}",
+                "color": "FFFFFF" if count == 1 else _COLORS[channel % len(_COLORS)],
+                "label": document.name if count == 1 else f"channel {channel}",
                 "window": {"min": low, "max": high, "start": low, "end": high},
             }
-            for channel in range(channels)
+            for channel, (low, high) in enumerate(windows)
         ],
     }
 

@@ -1,13 +1,14 @@
-"""What OME-Zarr cannot hold, said before anything is created.
+"""What OME-Zarr or N5 cannot hold, said before anything is created.
 
-Owns the rules that both versions share, each a function that returns a reason or None. They are
-those of https://ngff.openmicroscopy.org/0.4 and /0.5, and the order z, y, x, which the text only
+Owns the rules, each a function that returns a reason or None. OME-Zarr's are those of
+https://ngff.openmicroscopy.org/0.4 and /0.5, and the order z, y, x, which the text only
 recommends and some readers insist on. What an image is comes from `_image`.
 """
 
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,12 +17,25 @@ if TYPE_CHECKING:
     from napari_materialize.arrays import Axis, Level
     from napari_materialize.layout._image import ImageDocument
 
-__all__ = ["image_refusal"]
+__all__ = ["NO_SHARDS", "image_refusal", "n5_refusal"]
 
 _DTYPES = frozenset(
     {"bool", "float16", "float32", "float64"}
     | {f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)}
 )
+
+_N5_DTYPES = _DTYPES - {"bool", "float16"}
+
+_N5_NAMES = frozenset(
+    {"n5", "name", "axes", "units", "resolution", "offset", "scales", "downsamplingFactors"}
+    | {"pixelResolution", "transform", "dimensions", "blockSize", "dataType", "compression"}
+)
+
+NO_SHARDS = "shards: only zarr3 has them; leave them out or write zarr3"
+
+_LARGEST_SHARD = 2**32
+_MOST_CHUNKS_IN_SHARD = 2**20
+"""Sixteen MiB of index."""
 
 _ORDER = {"time": 0, "channel": 1, "space": 2}
 
@@ -31,16 +45,64 @@ _LARGEST_CHUNK = 2**31 - 1
 
 def image_refusal(document: ImageDocument) -> str | None:
     """Return why OME-Zarr cannot hold the image, or None."""
-    if not document.levels:
-        return "levels: at least one level is needed, got none"
     return (
-        _axes_refusal(document.axes)
-        or _levels_refusal(document.levels)
+        _no_levels(document)
+        or _axes_refusal(document.axes)
+        or _any_format_refusal(document, _DTYPES)
+        or _shards_refusal(document)
+    )
+
+
+def n5_refusal(document: ImageDocument) -> str | None:
+    """Return why N5 cannot hold the image, or None. Its axes have no rules, its voxels have."""
+    if document.shards is not None:
+        return NO_SHARDS
+    if taken := sorted(_N5_NAMES & document.attributes.keys()):
+        return (
+            f"attributes: {', '.join(taken)} cannot be replaced, N5's readers look for them; "
+            "choose other names"
+        )
+    return _no_levels(document) or _any_format_refusal(document, _N5_DTYPES)
+
+
+def _no_levels(document: ImageDocument) -> str | None:
+    return None if document.levels else "levels: at least one level is needed, got none"
+
+
+def _any_format_refusal(document: ImageDocument, dtypes: frozenset[str]) -> str | None:
+    """What holds for the levels of every format."""
+    return (
+        _levels_refusal(document.levels)
         or next(
-            filter(None, map(_level_refusal, range(len(document.levels)), document.levels)), None
+            filter(
+                None,
+                (_level_refusal(n, level, dtypes) for n, level in enumerate(document.levels)),
+            ),
+            None,
         )
         or _kind_refusal(document)
     )
+
+
+def _shards_refusal(document: ImageDocument) -> str | None:
+    """What a shard can be: whole chunks along every axis, and no more than one write can hold."""
+    shards = document.shards
+    if shards is None:
+        return None
+    level = document.levels[0]
+    if len(shards) != level.ndim or min(shards) < 1:
+        return (
+            f"shards: a whole number of chunks along each of the {level.ndim} axes, 1 or more, got "
+            f"{shards}"
+        )
+    size = math.prod(map(operator.mul, level.chunks, shards)) * level.dtype.itemsize
+    if size > _LARGEST_SHARD or math.prod(shards) > _MOST_CHUNKS_IN_SHARD:
+        return (
+            f"shards: at most {_LARGEST_SHARD // 2**30} GiB of voxels and {_MOST_CHUNKS_IN_SHARD} "
+            f"chunks, since a shard is written whole, got {size} bytes in {math.prod(shards)} "
+            f"chunks with {shards}; put fewer chunks in a shard"
+        )
+    return None
 
 
 def _axes_refusal(axes: tuple[Axis, ...]) -> str | None:
@@ -83,13 +145,13 @@ def _levels_refusal(levels: tuple[Level, ...]) -> str | None:
     return None
 
 
-def _level_refusal(number: int, level: Level) -> str | None:
+def _level_refusal(number: int, level: Level, dtypes: frozenset[str]) -> str | None:
     """What one array can be."""
-    if level.dtype.name not in _DTYPES:
-        return (
-            f"dtype: must be bool, u/int8 to 64 or float16, 32, 64, level {number} has "
-            f"{level.dtype}; cast it"
-        )
+    if level.dtype.name not in dtypes:
+        held = "bool, u/int8 to 64 or float16, 32, 64"
+        if dtypes is _N5_DTYPES:
+            held = "u/int8 to 64 or float32, 64 in N5"
+        return f"dtype: must be {held}, level {number} has {level.dtype}; cast it"
     if min(level.shape) < 1 or min(level.chunks) < 1:
         return (
             f"level {number}: shape and chunks need at least one voxel along each axis, got "

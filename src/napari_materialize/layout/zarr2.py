@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from napari_materialize.errors import OptionError
 from napari_materialize.layout._image import (
     RECORD_KEY,
+    Frame,
     ImageDocument,
     fill_value,
     multiscale,
     omero,
     to_json,
 )
-from napari_materialize.layout._rules import image_refusal
+from napari_materialize.layout._rules import NO_SHARDS, image_refusal
 
 if TYPE_CHECKING:
     from napari_materialize.arrays import Level
@@ -39,10 +40,15 @@ class Zarr2Layout:
     """
 
     format: ClassVar[str] = "zarr2"
+    frame: ClassVar[Frame] = "zarr"
 
     def refusal(self, document: ImageDocument) -> str | None:
         """Return why the image cannot be held, as a sentence, or None."""
-        return image_refusal(document)
+        return NO_SHARDS if document.shards is not None else image_refusal(document)
+
+    def stored(self, level: Level) -> Level:
+        """Return the level itself: zarr keeps its fill value."""
+        return level
 
     def chunk_key(self, position: int, index: Index) -> str:
         """Return the path of chunk ``index`` of the written level ``position``."""

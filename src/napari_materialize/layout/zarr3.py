@@ -5,12 +5,14 @@ Owns this format's file names and documents; what OME-Zarr says of an image is i
 
 from __future__ import annotations
 
+import operator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from napari_materialize.errors import OptionError
 from napari_materialize.layout._image import (
     RECORD_KEY,
+    Frame,
     ImageDocument,
     fill_value,
     multiscale,
@@ -39,10 +41,15 @@ class Zarr3Layout:
     """
 
     format: ClassVar[str] = "zarr3"
+    frame: ClassVar[Frame] = "zarr"
 
     def refusal(self, document: ImageDocument) -> str | None:
         """Return why the image cannot be held, as a sentence, or None."""
         return image_refusal(document)
+
+    def stored(self, level: Level) -> Level:
+        """Return the level itself: zarr keeps its fill value."""
+        return level
 
     def chunk_key(self, position: int, index: Index) -> str:
         """Return the path of chunk ``index`` of the written level ``position``."""
@@ -72,24 +79,42 @@ class Zarr3Layout:
 
 def _array(document: ImageDocument, level: Level) -> dict[str, Any]:
     """Return the ``zarr.json`` of an array. Voxels are little-endian and in C order."""
+    codecs: list[dict[str, Any]] = [
+        {"name": "bytes", "configuration": {"endian": "little"}},
+        *document.compression.zarr3_codecs(level.dtype),
+    ]
+    files = level.chunks
+    if document.shards is not None:
+        files = tuple(map(operator.mul, level.chunks, document.shards))
+        codecs = [_sharding(level.chunks, codecs)]
     return {
         "zarr_format": 3,
         "node_type": "array",
         "shape": list(level.shape),
         "data_type": level.dtype.name,
-        "chunk_grid": {
-            "name": "regular",
-            "configuration": {"chunk_shape": list(level.chunks)},
-        },
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(files)}},
         "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
         "fill_value": fill_value(level),
-        "codecs": [
-            {"name": "bytes", "configuration": {"endian": "little"}},
-            *document.compression.zarr3_codecs(level.dtype),
-        ],
+        "codecs": codecs,
         # OME-Zarr 0.5: they MUST be there and equal the axes
         "dimension_names": [axis.name for axis in level.axes],
         "attributes": {},
+    }
+
+
+def _sharding(chunks: Index, codecs: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the codec of an array whose files are shards, its index at the end of each."""
+    return {
+        "name": "sharding_indexed",
+        "configuration": {
+            "chunk_shape": list(chunks),
+            "codecs": codecs,
+            "index_codecs": [
+                {"name": "bytes", "configuration": {"endian": "little"}},
+                {"name": "crc32c"},
+            ],
+            "index_location": "end",
+        },
     }
 
 

@@ -1,11 +1,10 @@
-"""Voxels to bytes and back: the bytes of a whole chunk, compressors, their metadata fragments.
+"""Compressors: what each is called in every format's metadata, its levels, and its encoder.
 
-Owns what a chunk's bytes are. It does not name chunks or write documents (`layout` is handed
-the fragments) and opens nothing (`stores`).
-
-gzip is encoded by libdeflate, two to four times as fast as zlib at the same level and ratio; a
-gzip stream is a gzip stream, and the metadata names the level that was asked for. Every encoder
-lets other Python threads run meanwhile and gives the same bytes for the same voxels.
+A gzip stream is a gzip stream, whoever wrote it, and the metadata names the level that was asked
+for. From level 4 on, and so by default, libdeflate encodes: to zlib's size, two to four times as
+fast. For levels 1 to 3 ISA-L does: on images with noise seven to ten times as fast as zlib and to
+the same size, on smooth ones a tenth larger, on masks up to twice. Every encoder lets other Python
+threads run meanwhile and gives the same bytes for the same voxels on the same processor.
 """
 
 from __future__ import annotations
@@ -22,16 +21,25 @@ from napari_materialize.errors import ChunkError, OptionError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Compression", "CompressionName", "chunk_bytes", "is_fill"]
+__all__ = ["Compression", "CompressionName"]
 
 type CompressionName = Literal["gzip", "zstd", "blosc", "none"]
 """The compressors a result can be written with."""
 
-_DEFAULT = {"gzip": 6, "zstd": 3, "blosc": 5, "none": None}
+_DEFAULT: dict[str, Any] = {"gzip": 6, "zstd": 3, "blosc": 5, "none": None}
 """Each library's own middle: gzip's and zstd's default level, and Blosc's in numcodecs and zarr."""
 
 _LEVELS = {"gzip": (0, 9), "zstd": (1, 22), "blosc": (0, 9)}
 """What the zarr specifications let a level be; libdeflate's 10 to 12 have no name there."""
+
+_FAST = range(1, 4)
+"""gzip's levels for whoever would rather be fast than small."""
+
+_ISAL_LEVEL = 2
+"""Of ISA-L's 0 to 3: 3 is slower and no smaller, 0 and 1 are larger and hardly faster."""
+
+_GZIP_STREAM = 31
+"""zlib's ``wbits`` for the largest window and a gzip header, which holds no time and no name."""
 
 _BLOSC_CODEC = "zstd"
 """Inside Blosc: on noisy images lz4 stores what it cannot compress (ratio 1.0 against 1.2)."""
@@ -50,6 +58,16 @@ def _shuffle(dtype: np.dtype) -> int:
     if dtype.kind == "b":
         return 2
     return 1 if dtype.itemsize > 1 else 0
+
+
+def _gzip(data: bytes | memoryview, level: int) -> bytes:
+    if level in _FAST:
+        from isal import isal_zlib
+
+        return isal_zlib.compress(data, _ISAL_LEVEL, wbits=_GZIP_STREAM)
+    import deflate
+
+    return bytes(deflate.gzip_compress(data, level))
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +90,9 @@ class Compression:
     --------
     >>> Compression.parse("zstd"), str(Compression.parse("gzip:9"))
     (Compression(name='zstd', level=3), 'gzip:9')
-    >>> voxels = np.zeros((8, 8), np.uint16)
-    >>> data = Compression().encode(chunk_bytes(voxels, (8, 8), 0), voxels.dtype)
-    >>> len(data) < voxels.nbytes, Compression().decode(data, voxels.nbytes) == bytes(128)
+    >>> voxels = memoryview(bytes(128))
+    >>> data = Compression().encode(voxels, np.dtype("u2"))
+    >>> len(data) < 128, Compression().decode(data, 128) == voxels
     (True, True)
     """
 
@@ -153,9 +171,7 @@ class Compression:
             return bytes(data)
         level = cast(int, self.level)
         if self.name == "gzip":
-            import deflate
-
-            return bytes(deflate.gzip_compress(data, level))
+            return _gzip(data, level)
         if self.name == "zstd":
             from numcodecs import zstd  # type: ignore[import-untyped]
 
@@ -237,68 +253,18 @@ class Compression:
             }
         return [{"name": self.name, "configuration": configuration}]
 
-
-def chunk_bytes(
-    block: np.ndarray, chunk_shape: Sequence[int], fill: float | int | bool
-) -> memoryview:
-    """Return the bytes of a whole chunk: C order, little-endian, every voxel of the chunk.
-
-    Parameters
-    ----------
-    block : numpy.ndarray
-        The chunk's voxels inside the array; smaller than the chunk at the array's far edges.
-    chunk_shape : sequence of int
-        A whole chunk's voxels along each axis.
-    fill : float, int or bool
-        What the voxels beyond the array are set to.
-
-    Returns
-    -------
-    memoryview
-        Of the block itself where its bytes are the chunk's already, else of a copy.
-
-    Raises
-    ------
-    ValueError
-        If the block has another number of axes than the chunk or does not fit into it.
-
-    Examples
-    --------
-    >>> list(chunk_bytes(np.array([[1, 2]], ">u2"), (2, 2), 9))
-    [1, 0, 2, 0, 9, 0, 9, 0]
-    """
-    shape = tuple(chunk_shape)
-    dtype = block.dtype.newbyteorder("<")
-    if len(block.shape) != len(shape) or any(map(int.__gt__, block.shape, shape)):
-        raise ValueError(f"a block of shape {block.shape} does not fit into a chunk of {shape}")
-    if block.shape == shape:
-        chunk = np.ascontiguousarray(block, dtype)
-    else:
-        chunk = np.full(shape, fill, dtype)
-        chunk[tuple(map(slice, block.shape))] = block
-    return chunk.reshape(-1).view(np.uint8).data
-
-
-def is_fill(block: np.ndarray, fill: float | int | bool) -> bool:
-    """Whether every voxel is the fill value, so that leaving the chunk out loses nothing.
-
-    NaN is NaN, whatever its payload; -0.0 is not 0.0.
-
-    Examples
-    --------
-    >>> is_fill(np.zeros(4, np.float32), 0), is_fill(-np.zeros(4, np.float32), 0)
-    (True, False)
-    >>> is_fill(np.full(4, np.nan), float("nan"))
-    True
-    """
-    if block.size == 0:
-        return True
-    value = np.asarray(fill, block.dtype)
-    if block.dtype.kind != "f":
-        # most blocks differ in the first voxel already
-        return bool(block.flat[0] == value) and bool((block == value).all())
-    if np.isnan(value):
-        return bool(np.isnan(block.flat[0])) and bool(np.isnan(block).all())
-    bits = np.dtype(f"u{block.dtype.itemsize}").newbyteorder(block.dtype.byteorder)
-    same = value.view(bits)
-    return bool(block.flat[0] == value) and bool((block.view(bits) == same).all())
+    def n5_config(self, dtype: np.dtype) -> dict[str, Any]:
+        """Return the ``compression`` of an N5 dataset, as N5's codecs and their ports read it."""
+        if self.name == "none":
+            return {"type": "raw"}
+        if self.name == "blosc":
+            return {
+                "type": "blosc",
+                "cname": _BLOSC_CODEC,
+                "clevel": self.level,
+                "shuffle": _shuffle(dtype),
+                "blocksize": 0,
+            }
+        if self.name == "gzip":
+            return {"type": "gzip", "level": self.level, "useZlib": False}
+        return {"type": self.name, "level": self.level}

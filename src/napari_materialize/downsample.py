@@ -1,0 +1,211 @@
+"""Coarser levels from finer ones: which axes are halved, where the voxels lie, what they are.
+
+Owns the arithmetic of halving: mean for intensities, mode for ids and masks. A voxel of a coarser
+level is made of the voxels it covers, those that exist: a level of 5 voxels becomes one of 3, whose
+last voxel is made of one. It knows nothing of chunks, files or jobs.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+import operator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from napari_materialize.arrays import Kind, Level
+    from napari_materialize.geometry import Index
+
+__all__ = ["Method", "halved", "halving", "method_for", "shrink"]
+
+type Method = Literal["mean", "mode"]
+"""``mean``: of the voxels covered. ``mode``: the value that most of them have."""
+
+_ISOTROPY = math.sqrt(2)
+"""An axis is halved while its voxels are less than this much longer than the shortest: halving
+those and not the others brings the voxel nearer to a cube."""
+
+_COUNTS = np.dtype(np.uint8)
+
+
+def method_for(kind: Kind, dtype: np.dtype) -> Method:
+    """Return how a coarser level is made of voxels of a kind: ids and masks are never averaged.
+
+    Examples
+    --------
+    >>> method_for("image", np.dtype("u1")), method_for("label", np.dtype("u4"))
+    ('mean', 'mode')
+    """
+    return "mean" if kind == "image" and dtype.kind != "b" else "mode"
+
+
+def halving(level: Level) -> Index:
+    """Return the factor along each axis to the next coarser level: 2 or 1.
+
+    Axes of space are halved where voxels are finest, so that an anisotropic image becomes isotropic
+    first. An axis of one voxel is not halved. All ones: there is no coarser level.
+
+    Examples
+    --------
+    >>> from napari_materialize.arrays import Level
+    >>> halving(Level((10, 100, 100), "u1", (8, 8, 8), scale=(40, 8, 8)))
+    (1, 2, 2)
+    >>> halving(Level((10, 100, 1), "u1", (8, 8, 8), scale=(10, 8, 1)))
+    (2, 2, 1)
+    """
+    space = [
+        axis.type == "space" and size > 1
+        for axis, size in zip(level.axes, level.shape, strict=True)
+    ]
+    finest = min(itertools.compress(level.scale, space), default=0.0)
+    return tuple(
+        2 if counts and size < finest * _ISOTROPY else 1
+        for counts, size in zip(space, level.scale, strict=True)
+    )
+
+
+def halved(level: Level, factors: Sequence[int]) -> Level:
+    """Return the next coarser level of ``level``.
+
+    Sizes are rounded up. The scale grows by the factor and not by the ratio of sizes. The centre
+    of the first voxel is that of the voxels it covers, ``t + (s' - s) / 2``.
+
+    Examples
+    --------
+    >>> from napari_materialize.arrays import Level
+    >>> coarse = halved(Level((5, 7), "u1", (4, 4), scale=(1, 0.5)), (2, 2))
+    >>> coarse.shape, coarse.scale, coarse.translation
+    ((3, 4), (2.0, 1.0), (0.5, 0.25))
+    """
+    shape = tuple(-(-size // factor) for size, factor in zip(level.shape, factors, strict=True))
+    scale = tuple(map(operator.mul, level.scale, factors))
+    return replace(
+        level,
+        shape=shape,
+        scale=scale,
+        chunks=tuple(map(min, level.chunks, shape)),
+        translation=tuple(
+            t + (coarse - fine) / 2
+            for t, coarse, fine in zip(level.translation, scale, level.scale, strict=True)
+        ),
+    )
+
+
+def shrink(block: np.ndarray, factors: Sequence[int], method: Method) -> np.ndarray:
+    """Return a block made smaller along the axes whose factor is 2.
+
+    Parameters
+    ----------
+    block : numpy.ndarray
+        Any shape; its first voxel is the first that a voxel of the result covers. At the far end of
+        an odd axis the last voxel of the result covers one voxel.
+    factors : sequence of int
+        1 or 2 for each axis.
+    method : {"mean", "mode"}
+        ``mean``: of the voxels covered, computed exactly and rounded once; integers to the nearest,
+        halves to the even one. NaN where one of them is NaN. ``mode``: the value most of them have,
+        the smallest of several.
+
+    Returns
+    -------
+    numpy.ndarray
+        In the block's dtype, sizes halved and rounded up.
+
+    Examples
+    --------
+    >>> shrink(np.array([[1, 2, 7], [2, 2, 7]], "u1"), (2, 2), "mean")
+    array([[2, 7]], dtype=uint8)
+    >>> shrink(np.array([[5, 2, 7], [2, 9, 7]], "u1"), (2, 2), "mode")
+    array([[2, 7]], dtype=uint8)
+    """
+    halve = [axis for axis, factor in enumerate(factors) if factor == 2]
+    if not halve:
+        return block
+    if block.size and block.min() == block.max():  # much of many volumes is background
+        return np.ascontiguousarray(block[tuple(slice(None, None, factor) for factor in factors)])
+    # the voxel at the far end of an odd axis stands for two: neither mean nor mode changes
+    odd = [(0, size % 2 * (axis in halve)) for axis, size in enumerate(block.shape)]
+    if any(more for _, more in odd):
+        block = np.pad(block, odd, mode="edge")
+    return _mean(block, halve) if method == "mean" else _mode(block, halve)
+
+
+def _mean(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+    kind, size = block.dtype.kind, block.dtype.itemsize
+    bits = len(axes)
+    if kind == "f":
+        # a sum of a few is exact in the next wider type, or nearly; of doubles it could overflow,
+        # so they are divided first, which is exact
+        wide, share = np.dtype(f"f{min(8, 2 * size)}"), 1 / (1 << bits)
+        with np.errstate(invalid="ignore"):  # of infinities of both signs comes NaN
+            if size == 8:
+                return _sums(block * share, axes, wide)
+            return (_sums(block, axes, wide) * share).astype(block.dtype)
+    if size < 8:
+        total = _sums(block, axes, np.dtype(f"{kind}{2 * size}"))
+        # a half is rounded up if that makes the number even: one more than just below a half
+        odd = total >> bits
+        odd &= 1
+        total += odd
+        total += (1 << (bits - 1)) - 1
+        total >>= bits
+        return total.astype(block.dtype)
+    # eight 64-bit numbers need more bits than there are: whole parts and rests apart
+    rest = _sums(block & ((1 << bits) - 1), axes, block.dtype)
+    down = _sums(block >> bits, axes, block.dtype) + (rest >> bits)
+    left = (rest & ((1 << bits) - 1)) + (down & 1) + ((1 << (bits - 1)) - 1)
+    return np.asarray(down + (left >> bits))
+
+
+def _sums(block: np.ndarray, axes: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """Return the sums of neighbours along some axes, one axis after the other."""
+    for axis in axes:
+        lead = (slice(None),) * axis
+        first, second = block[(*lead, slice(0, None, 2))], block[(*lead, slice(1, None, 2))]
+        block = np.add(first, second, dtype=dtype, casting="unsafe")
+    return block
+
+
+def _mode(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+    if block.dtype.kind == "b" or (block.dtype.kind in "iu" and _is_binary(block)):
+        # the sum of a mask counts its ones
+        ones = _sums(block.view(np.uint8) if block.dtype.kind == "b" else block, axes, _COUNTS)
+        return (ones > (1 << len(axes)) // 2).astype(block.dtype)
+    parts = [part.ravel() for part in _parts(block, axes)]
+    mixed = functools.reduce(operator.or_, (part != parts[0] for part in parts[1:]))
+    result = parts[0].copy()
+    if (where := np.flatnonzero(mixed)).size:
+        result[where] = _most_common(np.stack([part[where] for part in parts]))
+    shape = [-(-n // 2) if axis in axes else n for axis, n in enumerate(block.shape)]
+    return result.reshape(shape)
+
+
+def _is_binary(block: np.ndarray) -> bool:
+    return block.size > 0 and block.min() >= 0 and block.max() <= 1
+
+
+def _parts(block: np.ndarray, axes: Sequence[int]) -> Iterator[np.ndarray]:
+    """Walk the first, second, ... of the voxels that each voxel of the result covers."""
+    for offsets in itertools.product((0, 1), repeat=len(axes)):
+        step = [slice(None)] * block.ndim
+        for axis, offset in zip(axes, offsets, strict=True):
+            step[axis] = slice(offset, None, 2)
+        yield block[tuple(step)]
+
+
+def _most_common(values: np.ndarray) -> np.ndarray:
+    """Return, column by column, the value that most rows have, the smallest of several."""
+    counts = np.zeros(values.shape, np.uint8)
+    for apart in range(1, len(values)):
+        same = (values[apart:] == values[:-apart]).view(np.uint8)
+        counts[apart:] += same
+        counts[:-apart] += same
+    most, largest = counts.max(axis=0), values.max()
+    # a value that is less frequent must not be the smallest
+    return np.where(counts == most, values, largest).min(axis=0)

@@ -1,0 +1,250 @@
+"""One job under way: chunks are asked for, arrive, are handed on to be written, and let go.
+
+Owns how much is asked for at a time, and every way a job can end before its end.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+import threading
+import time
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from napari_materialize.errors import ChunkError, EngineClosed
+from napari_materialize.job._extremes import Extremes
+from napari_materialize.job._receipt import Tally
+from napari_materialize.job._walk import walk
+from napari_materialize.job._written import written_levels
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from napari_materialize.claims import ChunkClaim
+    from napari_materialize.geometry import Box, Index
+    from napari_materialize.job._receipt import Materialized
+    from napari_materialize.job._service import ChunkService
+    from napari_materialize.plan import LevelPlan, Plan
+
+__all__ = ["Run"]
+
+POLL = 0.02
+"""Seconds between looks at the cancel event, which nobody else can wait for."""
+
+GRACE = 0.15
+"""Seconds that an aborted job waits for the writes under way."""
+
+
+class _Unit(NamedTuple):
+    """What is asked for at a time."""
+
+    level: LevelPlan
+    piece: Box
+    """What it is asked for: voxels of the view's level."""
+
+    chunks: list[Index]
+    """Chunks of the view."""
+
+    full: int
+    """How many chunks are computed in one call, away from the box's faces."""
+
+
+class Run:
+    """One job under way. Its lock guards its own counts, and is never held while anything runs."""
+
+    def __init__(self, service: ChunkService, plan: Plan) -> None:
+        self._service = service
+        self._plan = plan
+        self._limit = plan.options.concurrency or service.slots
+        self._changed = threading.Condition()
+        self._stop = threading.Event()
+        self._walk = self._units()
+        self._unit = next(self._walk, None)
+        """What is asked for next; None once all is asked for."""
+        self._claims: set[ChunkClaim] = set()
+        self._asked = 0
+        """Chunks asked for and not there yet."""
+        self._arrived = 0
+        """Chunks that are there, or failed, and not dealt with yet."""
+        self._feeders: set[int] = set()
+        self._tally = Tally(plan.chunks, self._changed, self._note)
+        self._seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
+        self._written = written_levels(plan, self._tally, self._seen)
+        self._error: BaseException | None = None
+        self._aborted = False
+        self._cancelled = False
+        """Whether the engine found the cancel event set, if only for a moment."""
+
+    def _units(self) -> Iterator[_Unit]:
+        """Walk what is asked for at a time: a chunk, or as many as are computed in one call."""
+        view = self._plan.view
+        for each, piece, indices in walk(self._plan):
+            unit: list[Index] = []
+            before: tuple[Index, Index] | None = None
+            for index in indices:
+                counts = self._service.block(view, each.level)
+                place = (counts, tuple(map(operator.floordiv, index, counts)))
+                if unit and place != before:
+                    yield _Unit(each, piece, unit, math.prod(before[0] if before else ()))
+                    unit = []
+                unit.append(index)
+                before = place
+            if unit:
+                yield _Unit(each, piece, unit, math.prod(before[0] if before else ()))
+
+    # ------------------------------------------------------------------ the caller's thread
+
+    def go(self) -> None:
+        """Feed the engine until all is done or something stops it; raise what failed."""
+        told: dict[str, int] | None = None
+        try:
+            self._feed()
+            over = False
+            while not over:
+                with self._changed:
+                    if self._tally.progress() == told and not self._over():
+                        self._changed.wait(POLL)
+                    over, now = self._over(), self._tally.progress()
+                if now != told and self._plan.options.on_progress is not None:
+                    self._plan.options.on_progress(dict(now))
+                told = now
+                over = over or self._stopped()
+        finally:
+            self._end()
+        self._aborted = self._aborted or self._cancelled
+        if self._error is not None and not self._aborted:
+            raise self._error
+
+    def _stopped(self) -> bool:
+        """Look whether somebody stops the job from outside."""
+        if self._service.closed:
+            raise EngineClosed("the engine was closed before the job was done")
+        cancel = self._plan.options.cancel
+        self._aborted = self._cancelled or (cancel is not None and cancel.is_set())
+        return self._aborted
+
+    def _over(self) -> bool:
+        if self._stop.is_set():
+            return self._arrived == 0
+        return self._unit is None and self._asked == 0 and self._arrived == 0
+
+    def _end(self) -> None:
+        """Start nothing more, give up what waits, let the writes under way finish for a moment."""
+        self._give_up()
+        deadline = time.monotonic() + GRACE
+        with self._changed:
+            while self._arrived and (left := deadline - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def receipt(self, seconds: float) -> Materialized:
+        """Say what was done."""
+        return self._tally.receipt(seconds, aborted=self._aborted)
+
+    @property
+    def windows(self) -> tuple[tuple[float, float], ...] | None:
+        """What was seen of the values of each channel, where it was looked for."""
+        return None if self._seen is None else self._seen.windows
+
+    # ------------------------------------------------------------------ any thread
+
+    def _feed(self) -> None:
+        """Claim chunks while there is room."""
+        me = threading.get_ident()
+        if me in self._feeders:  # a claim was fulfilled at once: the loop below goes on anyway
+            return
+        self._feeders.add(me)
+        try:
+            while (work := self._next()) is not None:
+                self._claim(work)
+        except EngineClosed as error:
+            self._fail(error)
+        finally:
+            self._feeders.discard(me)
+
+    def _next(self) -> _Unit | None:
+        """Return what to ask for next, if there is something and room for it."""
+        with self._changed:
+            unit = self._unit
+            if unit is None or self._stop.is_set():
+                return None
+            room, more = self._limit * unit.full, len(unit.chunks)
+            if self._asked + more > room or self._asked + self._arrived + more > 2 * room:
+                return None
+            self._asked += more
+            self._unit = next(self._walk, None)
+            return unit
+
+    def _claim(self, unit: _Unit) -> None:
+        claims = self._service.claim_all(
+            self._plan.view,
+            unit.level.level,
+            unit.chunks,
+            background=True,
+            cancel=self._plan.options.cancel,
+        )
+        with self._changed:
+            self._claims.update(claims)
+        for claim in claims:
+            if self._stop.is_set():
+                claim.release()
+            claim.add_done_callback(partial(self._arrive, unit))
+
+    def _arrive(self, unit: _Unit, claim: ChunkClaim) -> None:
+        """Take a chunk that is there, or failed; hand it on to be written."""
+        with self._changed:
+            self._claims.discard(claim)
+            self._asked -= 1
+            if claim.released:
+                # given up by the job itself, or by the engine because the cancel event was set
+                if not self._stop.is_set():
+                    self._cancelled = True
+                    self._stop.set()
+                self._changed.notify_all()
+                return
+            self._arrived += 1
+        self._service.run_writer(partial(self._deal, unit, claim))
+        self._feed()
+
+    def _deal(self, unit: _Unit, claim: ChunkClaim) -> None:
+        """Write a chunk; in a writer's thread."""
+        try:
+            if not self._stop.is_set():
+                self._take(unit, claim)
+        except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
+            self._fail(error)
+        finally:
+            claim.release()
+            with self._changed:
+                self._arrived -= 1
+                self._changed.notify_all()
+        self._feed()
+
+    def _take(self, unit: _Unit, claim: ChunkClaim) -> None:
+        written, index = self._written[unit.level.position], claim.key.chunk
+        try:
+            block = claim.result()
+        except ChunkError as error:
+            written.lose(index, error, unit.piece)
+        else:
+            written.take(index, block, unit.piece)
+
+    def _note(self, error: ChunkError) -> None:
+        """Stop for a chunk that failed, if that is what was asked."""
+        if self._plan.options.on_error == "raise":
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        """Stop the job for an error; the first one is raised."""
+        with self._changed:
+            if self._error is None:
+                self._error = error
+        self._give_up()
+
+    def _give_up(self) -> None:
+        """Ask for nothing more and give up what is asked for."""
+        self._stop.set()
+        with self._changed:
+            claims = list(self._claims)
+            self._changed.notify_all()
+        self._service.release_all(claims)

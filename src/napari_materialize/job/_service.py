@@ -1,0 +1,52 @@
+"""What a job needs of an engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
+
+    from napari_materialize.claims import ChunkClaim
+    from napari_materialize.geometry import Box, Index
+    from napari_materialize.view import View
+
+__all__ = ["ChunkService"]
+
+
+class ChunkService(Protocol):
+    """What a job needs of an engine."""
+
+    @property
+    def slots(self) -> int:
+        """Computations at a time."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it takes no claims any more."""
+
+    def claim_all(
+        self,
+        view: View,
+        level: int,
+        indices: Sequence[Sequence[int]],
+        *,
+        background: bool = False,
+        priority: int = 0,
+        cancel: threading.Event | None = None,
+    ) -> list[ChunkClaim]:
+        """Ask for chunks, before any of them is begun."""
+
+    def release_all(self, claims: Iterable[ChunkClaim]) -> None:
+        """Let chunks go."""
+
+    def block(self, view: View, level: int) -> Index:
+        """Return how many chunks along each axis are computed in one call, as of now."""
+
+    def working_on(self, view: View, level: int, box: Box) -> AbstractContextManager[None]:
+        """Say that every chunk of a box of voxels will be asked for once."""
+
+    def run_writer(self, work: Callable[[], None]) -> None:
+        """Run work that encodes and stores, soon, in a thread for it."""

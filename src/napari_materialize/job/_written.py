@@ -1,0 +1,238 @@
+"""The arrays of a result while they are written: computed voxels in, files out.
+
+Every unit that is stored or derived is put together from parts of others, is dealt with when its
+last part has come, and is then forgotten: a chunk from voxels, a shard from encoded chunks, a chunk
+of a coarser level from halved ones. Only what is begun is in memory, and the order in which a job
+asks for chunks (`_walk`) keeps that little.
+"""
+
+from __future__ import annotations
+
+import operator
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from napari_materialize.assembly import Assembly
+from napari_materialize.codecs import encode_chunk, is_fill, join_shard
+from napari_materialize.downsample import shrink
+from napari_materialize.errors import ChunkError
+from napari_materialize.geometry import Box
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from napari_materialize.arrays import Level
+    from napari_materialize.geometry import Index
+    from napari_materialize.job._extremes import Extremes
+    from napari_materialize.job._receipt import Tally
+    from napari_materialize.plan import CoarserPlan, LevelPlan, Plan
+
+__all__ = ["Written", "written_levels"]
+
+
+@dataclass(slots=True)
+class _Shard:
+    missing: int
+    """Chunks that have not come."""
+
+    chunks: dict[Index, bytes] = field(default_factory=dict)
+    """Those that have and are not empty, encoded, by their place in the shard."""
+
+
+class Written:
+    """One array that is written. May be told from any thread.
+
+    Parameters
+    ----------
+    plan : Plan
+        Of the job.
+    level : LevelPlan or CoarserPlan
+        Which array.
+    assembly : Assembly
+        What puts its chunks together from what comes.
+    tally : Tally
+        Is told what became of each chunk.
+    coarser : _Halver, optional
+        What makes the next level of this one.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        level: LevelPlan | CoarserPlan,
+        assembly: Assembly,
+        tally: Tally,
+        coarser: Halver | None = None,
+        *,
+        seen: Extremes | None = None,
+    ) -> None:
+        self._plan = plan
+        self._level = level
+        self._array = level.array
+        self._assembly = assembly
+        self._tally = tally
+        self._coarser = coarser
+        self._seen = seen
+        self._lock = threading.Lock()
+        self._shards: dict[Index, _Shard] = {}
+        self._chunks = self._array.grid.indices(level.region)
+        """The chunks that are dealt with."""
+        derived = plan.levels[-1].level
+        self._viewed: int = getattr(level, "level", derived)
+        self._title = (
+            f"level {self._viewed}"
+            if hasattr(level, "level")
+            else f"the level {level.position} derived from level {derived}"
+        )
+
+    @property
+    def begun(self) -> tuple[int, int]:
+        """How many chunks and how many shards are begun and not written."""
+        return self._assembly.waiting, len(self._shards)
+
+    def take(self, index: Index, block: np.ndarray, within: Box | None = None) -> None:
+        """Take a part of the array; write what it completes."""
+        with self._lock:
+            made = list(self._assembly.add(index, block, within))
+        for chunk, voxels in made:
+            if self._coarser is not None:
+                self._coarser.take(chunk, voxels)
+            if self._seen is not None:
+                self._seen.add(chunk, voxels)
+            self._store(chunk, voxels)
+
+    def lose(self, index: Index, error: ChunkError, within: Box | None = None) -> None:
+        """Take note that a part will not come, and of all that fails for it."""
+        with self._lock:
+            lost = self._assembly.lose(index, within)
+        for chunk in lost:
+            if self._coarser is not None:
+                self._coarser.lose(chunk, error)
+            self._fail(chunk, error)
+
+    # ------------------------------------------------------------------ one chunk
+
+    def _store(self, chunk: Index, voxels: np.ndarray) -> None:
+        plan, array = self._plan, self._array
+        try:
+            if plan.options.skip_empty and is_fill(voxels, array.fill):
+                self._tally.skipped()
+                self._put(chunk, None)
+                return
+            data = encode_chunk(
+                voxels, array.chunks, array.fill, plan.compression, plan.layout.frame
+            )
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is its chunk's failure
+            self._fail(chunk, self._not_stored(chunk, chunk, error))
+            return
+        self._put(chunk, data)
+
+    def _put(self, chunk: Index, data: bytes | None) -> None:
+        """Store an encoded chunk, or keep it until its shard is whole; None where it is missing."""
+        counts = self._plan.shards
+        if counts is None:
+            if data is not None:
+                self._put_file(chunk, [chunk], data)
+            return
+        file = tuple(map(operator.floordiv, chunk, counts))
+        with self._lock:
+            shard = self._shards.get(file)
+            if shard is None:
+                shard = self._shards[file] = _Shard(self._expected(file, counts))
+            shard.missing -= 1
+            if data is not None:
+                shard.chunks[tuple(map(operator.mod, chunk, counts))] = data
+            if shard.missing:
+                return
+            del self._shards[file]
+        if shard.chunks:
+            corner = tuple(map(operator.mul, file, counts))
+            members = [tuple(map(operator.add, corner, place)) for place in shard.chunks]
+            self._put_file(file, members, join_shard(shard.chunks, counts))
+
+    def _expected(self, file: Index, counts: Index) -> int:
+        """Return how many chunks of a shard will come."""
+        corner = tuple(map(operator.mul, file, counts))
+        stop = tuple(map(operator.add, corner, counts))
+        return Box(corner, stop).intersect(self._chunks).size
+
+    def _put_file(self, file: Index, chunks: Sequence[Index], data: bytes) -> None:
+        try:
+            self._plan.store.put(self._plan.layout.chunk_key(self._level.position, file), data)
+        except Exception as error:  # noqa: BLE001 - a store's, whatever it is: its chunks' failure
+            for each in chunks:
+                self._note(each, self._not_stored(each, file, error))
+        else:
+            self._tally.stored(len(chunks), len(data))
+
+    # ------------------------------------------------------------------ failures
+
+    def _fail(self, chunk: Index, error: ChunkError) -> None:
+        """Take note of a chunk that cannot be stored; a shard goes on without it."""
+        self._note(chunk, error)
+        if self._plan.shards is not None:
+            self._put(chunk, None)
+
+    def _not_stored(self, chunk: Index, file: Index, error: Exception) -> ChunkError:
+        path = self._plan.layout.chunk_key(self._level.position, file)
+        failure = ChunkError(
+            f"chunk {chunk} of {self._title} could not be written as {path}: {error}"
+        )
+        failure.__cause__ = error
+        return failure
+
+    def _note(self, chunk: Index, error: ChunkError) -> None:
+        self._tally.failed(self._viewed, chunk, error)
+
+
+class Halver:
+    """Makes the next coarser level of one that is written: whole tiles of it are halved."""
+
+    def __init__(self, fine: Level, region: Box, plan: CoarserPlan, target: Written) -> None:
+        self._plan = plan
+        self._target = target
+        self._tiles = Assembly(fine.grid, region, plan.tiles, (0,) * fine.ndim, fine.fill)
+        self._lock = threading.Lock()
+
+    def take(self, chunk: Index, voxels: np.ndarray) -> None:
+        """Take a written chunk; hand on what it completes, halved."""
+        with self._lock:
+            tiles = list(self._tiles.add(chunk, voxels))
+        for tile, block in tiles:
+            try:
+                half = shrink(block, self._plan.factors, self._plan.method)
+            except Exception as error:  # noqa: BLE001 - no memory, say: its chunk's failure
+                failure = ChunkError(
+                    f"voxels of the derived level {self._plan.position} could not be made: {error}"
+                )
+                failure.__cause__ = error
+                self._target.lose(tile, failure)
+            else:
+                self._target.take(tile, half)
+
+    def lose(self, chunk: Index, error: ChunkError) -> None:
+        """Take note that a chunk will not come."""
+        with self._lock:
+            lost = self._tiles.lose(chunk)
+        for tile in lost:
+            self._target.lose(tile, error)
+
+
+def written_levels(plan: Plan, tally: Tally, seen: Extremes | None) -> dict[int, Written]:
+    """Return the arrays that are written as viewed, by position; those derived hang on the last."""
+    finer = [(plan.levels[-1].array, plan.levels[-1].region)]
+    finer += [(each.array, each.region) for each in plan.coarser]
+    halver = None
+    for each, (array, region) in reversed(list(zip(plan.coarser, finer, strict=False))):
+        zero = (0,) * array.ndim
+        assembly = Assembly(each.parts, each.region, each.array.grid, zero, array.fill)
+        halver = Halver(array, region, each, Written(plan, each, assembly, tally, halver))
+    levels = {}
+    for level in plan.levels:
+        grid = plan.view.levels[level.level].grid
+        assembly = Assembly(grid, level.box, level.array.grid, level.offset, level.array.fill)
+        levels[level.position] = Written(plan, level, assembly, tally, halver, seen=seen)
+    return levels

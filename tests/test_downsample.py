@@ -1,0 +1,134 @@
+"""Halving: against tensorstore, which rounds halves to even and takes the smallest of several."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import tensorstore
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from napari_materialize.arrays import Axis, Level
+from napari_materialize.downsample import halved, halving, method_for, shrink
+
+INTEGERS = [np.dtype(f"{kind}{size}") for kind in "ui" for size in (1, 2, 4, 8)]
+FLOATS = [np.dtype(f"f{size}") for size in (2, 4, 8)]
+
+
+def blocks(dtypes, elements=None):
+    shapes = hnp.array_shapes(min_dims=2, max_dims=4, max_side=7)
+    return hnp.arrays(st.sampled_from(dtypes), shapes, elements=elements, fill=st.nothing())
+
+
+def with_tensorstore(block, factors, method):
+    return tensorstore.downsample(tensorstore.array(block), list(factors), method).read().result()
+
+
+@given(block=blocks(INTEGERS), data=st.data())
+def test_a_mean_of_integers_is_exact_and_rounded_once(block, data):
+    factors = data.draw(st.tuples(*[st.sampled_from([1, 2])] * block.ndim))
+    expected = with_tensorstore(block, factors, "mean")
+    np.testing.assert_array_equal(shrink(block, factors, "mean"), expected, strict=True)
+
+
+@given(block=blocks(FLOATS, st.floats(-1000, 1000, width=16)), data=st.data())
+def test_a_mean_of_floats(block, data):
+    factors = data.draw(st.tuples(*[st.sampled_from([1, 2])] * block.ndim))
+    wide = with_tensorstore(block.astype("f8"), factors, "mean")
+    np.testing.assert_array_equal(shrink(block, factors, "mean"), wide.astype(block.dtype))
+
+
+@given(
+    block=st.one_of(
+        blocks([*INTEGERS, np.dtype("?")]),
+        blocks(INTEGERS, st.integers(0, 1)),
+        blocks(INTEGERS, st.integers(0, 3)),
+    ),
+    data=st.data(),
+)
+def test_a_mode_is_the_most_frequent_and_then_the_smallest(block, data):
+    factors = data.draw(st.tuples(*[st.sampled_from([1, 2])] * block.ndim))
+    expected = with_tensorstore(block, factors, "mode")
+    before = block.copy()
+    np.testing.assert_array_equal(shrink(block, factors, "mode"), expected, strict=True)
+    np.testing.assert_array_equal(block, before)
+
+
+def test_large_ids_survive():
+    ids = np.array([[2**63 + 7, 2**63 + 7], [2**63 + 7, 1]], "u8")
+    assert shrink(ids, (2, 2), "mode").tolist() == [[2**63 + 7]]
+    assert shrink(np.full((2, 2), 2**64 - 1, "u8"), (2, 2), "mean").tolist() == [[2**64 - 1]]
+    assert shrink(np.full((2, 2), -(2**63), "i8"), (2, 2), "mean").tolist() == [[-(2**63)]]
+
+
+def test_the_largest_floats_do_not_overflow_and_nan_stays():
+    for dtype in FLOATS:
+        largest = np.full((2, 2), np.finfo(dtype).max, dtype)
+        assert shrink(largest, (2, 2), "mean")[0, 0] == np.finfo(dtype).max
+    opposite = np.array([[np.inf, -np.inf]], "f8")
+    assert np.isnan(shrink(opposite, (1, 2), "mean"))[0, 0]
+    block = np.array([[1, 1, np.nan], [1, 1, 1]], "f4")
+    np.testing.assert_array_equal(shrink(block, (2, 2), "mean"), [[1, np.nan]])
+
+
+def test_the_ragged_corner_of_5_by_7():
+    block = np.arange(35, dtype="f4").reshape(5, 7)
+    half = shrink(block, (2, 2), "mean")
+    assert half.shape == (3, 4)
+    assert half[2, 3] == block[4, 6]
+    assert half[2, 0] == block[4, :2].mean()
+    assert half[0, 3] == block[:2, 6].mean()
+
+
+@pytest.mark.parametrize(
+    ("shape", "scale", "factors"),
+    [
+        ((10, 10, 10), (1, 1, 1), (2, 2, 2)),
+        ((10, 10, 10), (4, 1, 1), (1, 2, 2)),
+        ((10, 10, 10), (2, 1, 1), (1, 2, 2)),
+        ((10, 10, 10), (1.3, 1, 1), (2, 2, 2)),
+        ((10, 10, 10), (1.5, 1, 1), (1, 2, 2)),
+        ((1, 10, 10), (0.1, 1, 1), (1, 2, 2)),
+        ((10, 1, 1), (9, 1, 1), (2, 1, 1)),
+        ((1, 1, 1), (1, 1, 1), (1, 1, 1)),
+    ],
+)
+def test_axes_are_halved_where_voxels_are_finest(shape, scale, factors):
+    assert halving(Level(shape, "u1", shape, scale=scale)) == factors
+
+
+def test_an_anisotropic_image_becomes_isotropic_and_stays_so():
+    level, scales = Level((64, 512, 512), "u1", (64, 64, 64), scale=(40, 8, 8)), []
+    for _ in range(5):
+        level = halved(level, halving(level))
+        scales.append(level.scale)
+    assert scales == [(40, 16, 16), (40, 32, 32), (80, 64, 64), (160, 128, 128), (320, 256, 256)]
+
+
+def test_time_and_channels_are_not_halved():
+    axes = (Axis("t", "time"), Axis("c", "channel"), Axis("z"), Axis("y"), Axis("x"))
+    level = Level((8,) * 5, "u1", (4,) * 5, axes)
+    assert halving(level) == (1, 1, 2, 2, 2)
+
+
+def test_the_centre_of_the_first_voxel_moves_by_half_a_voxel():
+    level = Level((5, 7), "u1", (4, 4), scale=(4.0, 0.5), translation=(-10.0, 3.0))
+    coarse = halved(level, (1, 2))
+    assert (coarse.shape, coarse.scale, coarse.chunks) == ((5, 4), (4.0, 1.0), (4, 4))
+    assert coarse.translation == (-10.0, 3.25)
+    # both levels end at the same face of the world, or half a voxel beyond
+    assert halved(coarse, (1, 2)).translation == (-10.0, 3.75)
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "method"),
+    [
+        ("image", "f4", "mean"),
+        ("image", "?", "mode"),
+        ("label", "u4", "mode"),
+        ("mask", "u1", "mode"),
+    ],
+)
+def test_ids_and_masks_are_never_averaged(kind, dtype, method):
+    assert method_for(kind, np.dtype(dtype)) == method
