@@ -188,7 +188,7 @@ def test_the_multiple_a_model_runs_on_is_found_if_nobody_says(tmp_path: Path) ->
     assert found.multiple == 4
     assert found.identity == ops.Onnx(path, halo=0, multiple=4).identity
     assert ops.create("onnx", {"model": str(path), "halo": "0", "multiple": "8"}).multiple == 8
-    with pytest.raises(ModelError, match=r"\(1, 1, 8, 8\) is made of \(1, 1, 9, 9\)"):
+    with pytest.raises(ModelError, match=r"but it makes \(1, 1, 8, 8\) of \(1, 1, 9, 11\) and"):
         ops.Onnx(path, halo=0, multiple=1)
 
 
@@ -246,33 +246,34 @@ def test_outputs_and_inputs_are_chosen_by_name(tmp_path: Path) -> None:
 
 
 IDENTITY = [helper.make_node("Identity", ["in"], ["out"])]
-POOL = [helper.make_node("AveragePool", ["in"], ["out"], kernel_shape=[2, 2], strides=[2, 2])]
 
 
 @pytest.mark.parametrize(
     ("nodes", "options", "message"),
     [
-        (IDENTITY, {"shape": ("n", "y", "x")}, r"has 3 axes, \('n', 'y', 'x'\)"),
-        (IDENTITY, {"shape": (1, 1, 64, 64)}, r"has \(1, 1, 64, 64\); fixed sizes .* not supp"),
-        (IDENTITY, {"shape": (1, "y", "x", 1)}, r"channels that come last are not supported"),
-        (IDENTITY, {"shape": (4, 1, "y", "x")}, "batch axis must be free or 1, is 4"),
-        (IDENTITY, {"kind": TensorProto.UINT8}, r"in is tensor\(uint8\), and only float32"),
+        (IDENTITY, {"shape": ("n",)}, r"2 to 5 axes, its input in has 1, \('n',\)"),
+        (IDENTITY, {"shape": tuple("abcdef")}, "an image has 2 to 5 axes, its input in has 6"),
+        (
+            IDENTITY,
+            {"shape": (1, 1, 40000, 40000)},
+            "40000 x 40000 voxels with 1 channels, at most",
+        ),
+        (IDENTITY, {"kind": TensorProto.STRING}, r"in is tensor\(string\), and an image is one of"),
+        (
+            [helper.make_node("Flatten", ["in"], ["out"])],
+            {},
+            r"an image of the same space axes as the input \(bcyx\), but it makes \(1, 99\)",
+        ),
         (
             [helper.make_node("Add", ["in", "other"], ["out"])],
             {"more": ("other",)},
             "must need one input, needs in, other",
         ),
-        (POOL, {}, r"\(1, 1, 4, 4\) is made of \(1, 1, 9, 9\); another grid"),
-        (
-            [helper.make_node("ReduceMean", ["in"], ["out"], axes=[1], keepdims=0)],
-            {},
-            r"\(1, 9, 9\) is made of \(1, 1, 9, 9\)",
-        ),
         ([helper.make_node("Nonsense", ["in"], ["out"])], {}, "cannot be loaded by onnxruntime"),
         (
             [helper.make_node("Concat", ["in", "w"], ["out"], axis=1)],
             {"weights": [("w", np.zeros((1, 1, 8, 8), "f4"))]},
-            "fails on a block of 9 x 9 voxels: Concat: .* multiple=8",
+            "fails on a block of 1 x 1 x 9 x 11: Concat: .* multiple=8",
         ),
     ],
 )
@@ -290,8 +291,9 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     good = save(tmp_path / "good.onnx", IDENTITY).read_bytes()
     with pytest.raises(ModelError, match=r"there is no model file .*missing\.onnx; check the path"):
         ops.Onnx(tmp_path / "missing.onnx", 0)
-    with pytest.raises(ModelError, match="is a folder"):
-        ops.Onnx(tmp_path, 0)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"is a folder, which must hold one \.onnx file, has none"):
+        ops.Onnx(tmp_path / "empty", 0)
     bad = tmp_path / "bad.onnx"
     for content in (b"", b"hello, this is text", good[:-9], b"\x08\x07" * 40, b"\xff" * 30):
         bad.write_bytes(content)
@@ -347,7 +349,7 @@ def test_parameters_are_checked(tmp_path: Path) -> None:
         ({"halo": -1}, "halo must be a whole number, 0 or more, got -1"),
         ({"halo": (1, 2, 3)}, "halo is one number, or one for each of the model's 2 space axes"),
         ({"halo": 1, "multiple": 0}, "multiple must be a whole number, 1 or more, got 0"),
-        ({"halo": 1, "device": "gpu"}, "device is cpu, cuda or cuda:1, got 'gpu'"),
+        ({"halo": 1, "device": "gpu"}, "device is auto, cpu, cuda or cuda:1, got 'gpu'"),
     ):
         with pytest.raises(OpError, match=message):
             ops.Onnx(path, **options)  # type: ignore[arg-type]
@@ -426,17 +428,17 @@ def test_identity_is_of_the_bytes_and_the_record_names_no_folder(tmp_path: Path)
 
 
 def test_one_session_is_shared_and_goes_with_its_last_op(tmp_path: Path) -> None:
-    from napari_materialize.ops.onnx import _Runtime
+    from napari_materialize.ops._model_session import Runtime
 
     path, _ = conv(tmp_path / "m.onnx", 2, 1, 1)
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda halo: ops.Onnx(path, halo), range(8)))
-    key = (made[0].file.digest, "cpu")
+    key = (made[0].file.digest, "auto", 1)
     assert len({id(op._runtime) for op in made}) == 1
-    assert made[0]._runtime is _Runtime._all[key]
+    assert made[0]._runtime is Runtime._all[key]
     del made
     gc.collect()
-    assert key not in _Runtime._all
+    assert key not in Runtime._all
 
 
 def test_threads_share_a_session_and_get_their_own_results(tmp_path: Path) -> None:
@@ -468,19 +470,33 @@ def test_it_stops_between_planes_when_abandoned(tmp_path: Path) -> None:
     assert len(asked) == 3
 
 
-def test_a_gpu_that_is_not_there_is_one_sentence_and_no_noise(tmp_path: Path) -> None:
+@pytest.mark.parametrize("required", [False, True])
+def test_a_gpu_that_is_not_there_is_one_sentence_and_no_noise(
+    tmp_path: Path, required: bool
+) -> None:
     path, _ = conv(tmp_path / "m.onnx", 2, 1, 1)
     code = (
-        "import sys\nfrom napari_materialize import errors, ops\n"
-        "try: print(ops.Onnx(sys.argv[1], 2, device='cuda').providers[0])\n"
-        "except errors.ModelError as error: print(error)"
+        "import sys, warnings\nfrom napari_materialize import errors, ops\n"
+        "warnings.showwarning = lambda message, *rest: print('said:', message)\n"
+        "try: op = ops.Onnx(sys.argv[1], 2, device='cuda', require_device=sys.argv[2] == 'True')\n"
+        "except errors.ModelError as error: print('refused:', error)\n"
+        "else: print(op.device_used)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True
-    )
-    (line,) = done.stdout.splitlines()
-    assert line == "CUDAExecutionProvider" or line.startswith("onnx: device=cuda ")
+    command = [sys.executable, "-c", code, str(path), str(required)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stderr == ""
+    lines = done.stdout.splitlines()
+    if lines == ["cuda:0"]:
+        return  # there is one
+    sentence = "onnx: device=cuda was asked for, but onnxruntime "
+    if required:
+        (line,) = lines
+        assert line.startswith(f"refused: {sentence}")
+    else:
+        said, used = lines
+        assert said.startswith(f"said: {sentence}")
+        assert said.endswith("the CPU is used")
+        assert used == "cpu"
 
 
 @pytest.mark.real_data
@@ -528,22 +544,3 @@ def test_a_job_with_a_real_unet_equals_one_run(shared_data: Path) -> None:
     outside = np.ones(image.shape, bool)
     outside[written] = False
     assert not stored[outside].any()
-
-
-@pytest.mark.real_data
-def test_real_models_that_are_not_supported_yet_say_so(shared_data: Path) -> None:
-    models = shared_data / "models"
-    for name, message in (
-        ("unet2d_nuclei_broad/unet2d_nuclei_broad.onnx", "fixed sizes"),
-        ("n2v_tobacco_leaf/n2v_tobacco_leaf.onnx", "channels that come last"),
-        ("espcn_x3/espcn_x3.onnx", "another grid"),
-    ):
-        with pytest.raises(ModelError, match=message):
-            ops.Onnx(models / name, 16, multiple=8)
-    unet = models / "unet2d_nuclei_broad/unet2d_nuclei_broad_dyn.onnx"
-    with pytest.raises(ModelError, match="give it: multiple=8"):
-        ops.Onnx(unet, 56, multiple=4)
-    assert ops.Onnx(unet, 56).multiple == 8
-    brain = ops.Onnx(models / "brainchop_meshnet/brainchop_model11_gw_ae.onnx", 24)
-    level = brain.describe(Level((64, 64, 64), "u1", (64, 64, 64)), "image").level
-    assert level.shape == (3, 64, 64, 64)

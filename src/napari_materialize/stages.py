@@ -7,6 +7,7 @@ knows no threads. How a block is put together, and past which edges, is in `bloc
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 import numpy as np
 
 from napari_materialize.blocks import (
+    BlockLimits,
     Boundary,
     Link,
     Step,
@@ -33,7 +35,7 @@ if TYPE_CHECKING:
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.geometry import Box, Index
 
-__all__ = ["ChunkKey", "OpStage", "Source", "SourceStage", "Stage"]
+__all__ = ["ChunkKey", "OpStage", "Source", "SourceStage", "Stage", "look"]
 
 KNOWN_STEPS = 512
 """Computations of a stage whose boxes are remembered."""
@@ -116,9 +118,13 @@ class SourceStage:
         """Nothing: a source needs no chunks."""
         return ()
 
+    def feeds(self, level: int) -> tuple[Stage, int]:
+        """Return the stage and the level that a level is made of: there is none but itself."""
+        return self, level
+
     def voxels(self, level: int, indices: Sequence[Index]) -> int:
-        """Return how many voxels are read for some chunks."""
-        return sum(self.levels[level].grid.box(index).size for index in indices)
+        """Return how many voxels are read for some chunks, taken to be whole ones."""
+        return math.prod(self.levels[level].chunks) * len(indices)
 
     def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Each chunk is read alone."""
@@ -128,7 +134,7 @@ class SourceStage:
         """Along no axis does a chunk need more than its own voxels."""
         return (False,) * self.levels[level].ndim
 
-    def block(self, level: int, voxel_seconds: float | None, limit: float) -> Index:
+    def block(self, level: int, voxel_seconds: float | None, limits: BlockLimits) -> Index:
         """Each chunk is read alone."""
         return (1,) * len(self.levels[level].shape)
 
@@ -169,11 +175,21 @@ class OpStage:
 
     lane: str = "compute"
 
+    reads: tuple[int | None, ...] = ()
+    """Per level, the level of the previous stage that it is computed from; None for a level that is
+    computed from this stage's own next finer one. Empty: each from the level of the same number."""
+
     @cached_property
     def identity(self) -> str:
-        """The digest of everything that decides what the stage's chunks are."""
-        parts = [self.previous.identity, self.boundary, *self.marks]
-        return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        """The digest of everything that decides what the stage's chunks are.
+
+        Made op by op: the same ops cut into other stages have the same identity, and so one chunk.
+        """
+        digest = self.previous.identity
+        for mark in self.marks:
+            parts = (digest, self.boundary, mark)
+            digest = hashlib.sha256("\n".join(parts).encode()).hexdigest()
+        return digest
 
     @property
     def kept(self) -> bool:
@@ -188,7 +204,20 @@ class OpStage:
     def inputs(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks of the previous stage that some chunks are computed from."""
         _, steps = self._steps(level, indices)
-        return tuple(self.previous.levels[level].grid.covering(steps[0].exists))
+        stage, number = self.feeds(level)
+        return tuple(stage.levels[number].grid.covering(steps[0].exists))
+
+    def feeds(self, level: int) -> tuple[Stage, int]:
+        """Return the stage and the level of it whose chunks a level is computed from."""
+        if not self.reads:
+            return self.previous, level
+        number = self.reads[level]
+        return (self, level - 1) if number is None else (self.previous, number)
+
+    def reach(self, level: int, indices: Sequence[Index]) -> Box:
+        """Return the voxels of the previous stage that some chunks are computed from."""
+        _, steps = self._steps(level, indices)
+        return steps[0].exists
 
     def voxels(self, level: int, indices: Sequence[Index]) -> int:
         """Return how many voxels the stage's ops are handed to compute some chunks, halos too."""
@@ -207,9 +236,9 @@ class OpStage:
         """Return along which axes of a level a chunk needs voxels beyond its own: has a halo."""
         return spread(self.chains[level], self.levels[level])
 
-    def block(self, level: int, voxel_seconds: float | None, limit: float) -> Index:
+    def block(self, level: int, voxel_seconds: float | None, limits: BlockLimits) -> Index:
         """Return how many chunks along each axis are best computed in one call; see `blocks`."""
-        return best_block(self.chains[level], self.levels[level], voxel_seconds, limit)
+        return best_block(self.chains[level], self.levels[level], voxel_seconds, limits)
 
     def compute(
         self,
@@ -240,11 +269,12 @@ class OpStage:
             If nobody waits any more and an op noticed.
         """
         made, steps = self._steps(level, indices)
-        block = gather(steps[0], self.previous.levels[level], inputs, self.boundary)
-        for number, step in enumerate(steps):
+        stage, number = self.feeds(level)
+        block = gather(steps[0], stage.levels[number], inputs, self.boundary)
+        for place, step in enumerate(steps):
             if abandoned():
                 raise Abandoned
-            if number:
+            if place:
                 block = pad(block, step, self.boundary)
             block.flags.writeable = False
             block = step.link.op.run(block, step.makes, step.link.level, abandoned)
@@ -284,6 +314,29 @@ class OpStage:
 
 type Stage = SourceStage | OpStage
 """One run of work whose output chunks have a state and may be kept."""
+
+
+def look(stage: Stage, level: int, box: Box) -> np.ndarray:
+    """Return the voxels of a box of a stage's level, computed here and now; nothing is kept."""
+    if isinstance(stage, SourceStage):
+        return np.asarray(stage.source.read(level, box))
+    grid, (previous, number) = stage.levels[level].grid, stage.feeds(level)
+    result = np.empty(box.shape, stage.levels[level].dtype)
+    missing = dict.fromkeys(grid.covering(box))
+    while missing:
+        index = next(iter(missing))
+        inputs = {
+            part: look(previous, number, previous.levels[number].grid.box(part))
+            for part in stage.inputs(level, [index])
+        }
+        for place, block in stage.compute(level, [index], inputs).items():
+            made = grid.box(place)
+            part = made.intersect(box)
+            if not part.is_empty:
+                cut = part.relative_to(made.start).slices
+                result[part.relative_to(box.start).slices] = block[cut]
+            missing.pop(place, None)
+    return result
 
 
 def _check(block: np.ndarray, box: Box, dtype: np.dtype, who: str) -> None:

@@ -11,40 +11,43 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from napari_materialize.stages import ChunkKey
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from napari_materialize.geometry import Box, Index
-    from napari_materialize.stages import OpStage
+    from napari_materialize.stages import OpStage, Stage
 
-__all__ = ["Uses", "regions"]
+__all__ = ["Regions", "Uses", "first_region"]
 
 
-def regions(stages: Sequence[OpStage], level: int, box: Box) -> dict[str, Box]:
-    """Return which chunks of each stage a box of the last one's voxels takes, by identity.
+def first_region(stage: Stage, level: int, box: Box) -> tuple[OpStage, int, Box] | None:
+    """Return which chunks of the stage that reads the source a box of a stage's voxels takes.
 
     Parameters
     ----------
-    stages : sequence of OpStage
-        A view's, in order, without its source.
+    stage : Stage
+        A view's last one.
     level : int
         0 is the finest.
     box : Box
-        Voxels of the last stage.
+        Voxels of that level.
 
     Returns
     -------
-    dict of str to Box
-        Of chunk indices.
+    tuple of OpStage, int and Box, or None
+        The stage, its level, and the indices of its chunks; None if nothing is computed.
     """
-    found: dict[str, Box] = {}
-    for stage in reversed(stages):
-        if box.is_empty:
-            break
-        cover = found[stage.identity] = stage.levels[level].grid.indices(box)
+    while not box.is_empty and stage.previous is not None:
+        cover = stage.levels[level].grid.indices(box)
         last = tuple(stop - 1 for stop in cover.stop)
+        feeding, number = stage.feeds(level)
+        if feeding.previous is None:
+            return stage, level, cover
         box = stage.reach(level, [cover.start, last])
-    return found
+        stage, level = feeding, number
+    return None
 
 
 class Uses:
@@ -78,9 +81,10 @@ class Uses:
     def __init__(self, stage: OpStage, level: int, region: Box) -> None:
         assert stage.previous is not None
         self._stage, self._level, self._region = stage, level, region
-        self._grid = stage.previous.levels[level].grid
+        feeding, number = stage.feeds(level)
+        self._grid = feeding.levels[number].grid
         made = [axis.name for axis in stage.levels[level].axes]
-        given = [axis.name for axis in stage.previous.levels[level].axes]
+        given = [axis.name for axis in feeding.levels[number].axes]
         # for each input axis, which output axis it follows; None if it is needed whole
         self._follows = [made.index(name) if name in made else None for name in given]
         self._ranges: dict[tuple[int, int], range] = {}
@@ -136,3 +140,34 @@ class Uses:
             last = bisect_right(places, at, key=lambda place: self._range(axis, place).start)
             known = self._users[axis, at] = max(1, last - first)
         return known
+
+
+class Regions:
+    """What the jobs under way will ask for, each chunk once: so what they need no more is known."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[str, int], list[Uses]] = {}
+
+    def enter(self, stage: OpStage, level: int, region: Box) -> Uses:
+        """Take note that a job will compute a region of a stage's chunks."""
+        uses = Uses(stage, level, region)
+        self._uses.setdefault((stage.identity, level), []).append(uses)
+        return uses
+
+    def leave(self, stage: OpStage, level: int, uses: Uses) -> None:
+        """Take note that the job is over."""
+        here = self._uses[stage.identity, level]
+        here.remove(uses)
+        if not here:
+            del self._uses[stage.identity, level]
+
+    def done(self, stage: Stage, level: int, chunks: Iterable[Index]) -> list[ChunkKey]:
+        """Take note that chunks were computed; return the inputs that no job needs any more.
+
+        Where two jobs are over the same, neither knows what the other needs: none.
+        """
+        uses = self._uses.get((stage.identity, level), ())
+        if len(uses) != 1:
+            return []
+        feeding, number = stage.feeds(level)
+        return [ChunkKey(feeding.identity, number, index) for index in uses[0].done(chunks)]

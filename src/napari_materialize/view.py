@@ -13,17 +13,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from napari_materialize.blocks import BOUNDARIES, Link
+from napari_materialize.downsample import method_for
 from napari_materialize.errors import LevelError, OpError, OptionError, SourceError
 from napari_materialize.geometry import Box, walk_blocks
-from napari_materialize.stages import ChunkKey, OpStage, SourceStage
+from napari_materialize.ops import Op
+from napari_materialize.resample import Resample, choose_level, steps_down
+from napari_materialize.stages import ChunkKey, OpStage, SourceStage, look
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+
+    import numpy as np
 
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.blocks import Boundary
     from napari_materialize.geometry import Index
-    from napari_materialize.ops import Op
     from napari_materialize.stages import Source, Stage
 
 __all__ = ["View"]
@@ -94,7 +98,13 @@ class View:
         """Return the view of this view through further ops; this one's last stage is reused."""
         run: list[Op] = []
         view = self
-        for op in ops:
+        for given in ops:
+            op = given
+            if type(op).settle is not Op.settle:
+                op = op.settle(view._append(run) if run else view)
+            if op.voxel_size is not None:
+                view, run = (view._append(run) if run else view)._append_bound(op), []
+                continue
             run.append(op)
             if op.kept:
                 view, run = view._append(run), []
@@ -126,6 +136,51 @@ class View:
         return replace(
             self, ops=(*self.ops, *ops), stages=(*self.stages, stage), kind=kind, limits=limits
         )
+
+    def _append_bound(self, op: Op) -> View:
+        """Return the view through an op that works on one voxel size.
+
+        It runs on one level; the coarser ones are made of its output, and finer ones there are not.
+        """
+        number, larger = choose_level(self.levels, op, self.kind)
+        chain, level = list[Link](), self.levels[number]
+        if larger is not None:
+            chain.append(Link(larger, level))
+            level = larger.describe(level, self.kind).level
+        fitted = op.fit(level, self.kind)
+        chain.append(Link(fitted, level))
+        made = fitted.describe(level, self.kind)
+        chains, levels = [tuple(chain)], [made.level]
+        reads: list[int | None] = [number]
+        for factors in steps_down(self.levels[number + 1 :], level.scale, made.level):
+            shrunk = Resample(factors, method_for(made.kind, made.level.dtype))
+            chains.append((Link(shrunk, levels[-1]),))
+            levels.append(shrunk.describe(levels[-1], made.kind).level)
+            reads.append(None)
+        stage = OpStage(
+            self.stages[-1],
+            (op,),
+            self.boundary,
+            tuple(chains),
+            tuple(levels),
+            (op.identity or f"{op.name}@{uuid.uuid4()}",),
+            reads=tuple(reads),
+        )
+        return replace(
+            self,
+            ops=(*self.ops, op),
+            stages=(*self.stages, stage),
+            kind=made.kind,
+            limits=made.limits,
+        )
+
+    def look(self, level: int, box: Box) -> np.ndarray:
+        """Return the voxels of a box of a level, computed here and now, without an engine.
+
+        For what has to be known before anything is computed: the range of the voxels, the
+        context that a model needs. Nothing is kept.
+        """
+        return look(self.stages[-1], level, box)
 
     @property
     def levels(self) -> tuple[Level, ...]:
@@ -173,16 +228,15 @@ class View:
             )
         return ChunkKey(self.identity, level, place)
 
-    def walk(self, level: int, box: Box) -> Iterator[Index]:
+    def walk(self, level: int, box: Box, order: Iterable[Index] | None = None) -> Iterator[Index]:
         """Walk the chunks that cover ``box``.
 
-        Chunks that one computation yields come one after the other, and so do the chunks of a
-        block along the axes where there is a halo.
+        Chunks that one computation yields come one after the other. Else the order is the one
+        given, or one in which the chunks of a block come together along the axes that have a halo.
         """
         stage, grid = self.stages[-1], self.levels[level].grid
         cover = grid.indices(box)
-        spread = stage.spread(level)
-        for index in walk_blocks(cover, spread):
+        for index in walk_blocks(cover, stage.spread(level)) if order is None else order:
             made = stage.makes(level, [index])
             if len(made) == 1:
                 yield index

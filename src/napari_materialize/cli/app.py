@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import napari_materialize
+from napari_materialize.cli.check_model import check_model
 from napari_materialize.cli.demo import demo
 from napari_materialize.cli.info import info
 from napari_materialize.cli.ops import list_ops
@@ -29,6 +30,7 @@ app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions
 app.command("run")(run)
 app.command("info")(info)
 app.command("ops")(list_ops)
+app.command("check-model")(check_model)
 app.command("demo")(demo)
 
 

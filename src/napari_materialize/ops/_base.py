@@ -5,6 +5,7 @@ is handed a block that already holds its halo; it hands back the block without i
 
 How a caller (the view) gets the voxels ``box`` of an op's output, exactly::
 
+    op = op.settle(voxels)                        # once, when it is put in a view
     op = op.fit(level, kind)                      # once per level, when the chain is built
     need = op.reach(box, level)                   # voxels of `level`, perhaps past its edges
     block = read(need)                            # past the edges: by the view's boundary rule
@@ -22,7 +23,7 @@ import dataclasses
 import json
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from napari_materialize.errors import OpError
 from napari_materialize.geometry import Box
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.geometry import Index
 
-__all__ = ["Abandoned", "Description", "Op", "never"]
+__all__ = ["Abandoned", "Description", "Op", "Voxels", "never"]
 
 
 class Abandoned(Exception):
@@ -59,6 +60,21 @@ class Description:
 
     limits: tuple[float, float] | None = field(default=None)
     """Lowest and highest value the output can have, where the op knows; for display."""
+
+
+class Voxels(Protocol):
+    """What goes into an op, to be looked at before anything is computed."""
+
+    @property
+    def levels(self) -> tuple[Level, ...]:
+        """The levels, finest first."""
+
+    @property
+    def kind(self) -> Kind:
+        """What the voxels mean."""
+
+    def look(self, level: int, box: Box) -> np.ndarray:
+        """Return the voxels of a box of a level, computed here and now."""
 
 
 class Op(ABC):
@@ -100,6 +116,23 @@ class Op(ABC):
         or secrets (a model by its file's name and sha256).
         """
         return {"name": self.name, "parameters": dict(self.parameters)}
+
+    @property
+    def voxel_size(self) -> tuple[float, ...] | None:
+        """The size of the only voxels the op works on, one number per space axis; None for any."""
+        return None
+
+    def settle(self, voxels: Voxels) -> Op:
+        """Return the op with what it has to find out from the image found out; mostly itself.
+
+        Called once, before ``fit``, when the op is put in a view.
+
+        Parameters
+        ----------
+        voxels : Voxels
+            What goes into the op, to be looked at.
+        """
+        return self
 
     def fit(self, level: Level, kind: Kind) -> Op:
         """Return the op as it runs on ``level`` of ``kind``: itself, unless it must know them.

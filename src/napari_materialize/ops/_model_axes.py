@@ -1,13 +1,14 @@
-"""How a level's axes and a model's axes meet: (batch, channel, [z,] y, x).
+"""How a level's axes and a model's axes meet, and which voxels of one are which of the other.
 
-Arithmetic on axes only: which of a level's axes the model sees, which it is run along, and where
-the channels it makes go. It knows no model file and runs nothing (`onnx`).
+Arithmetic on axes and boxes only: which of a level's axes the model sees, which it is run along,
+where the channels it makes go, and what its output's grid is. It knows no model file and runs
+nothing (`onnx`).
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from napari_materialize.arrays import Axis
@@ -20,6 +21,18 @@ if TYPE_CHECKING:
 
     from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
+    from napari_materialize.ops._model_grid import AxisGrid, Tiling
+
+__all__ = ["ModelAxes", "cell_of"]
+
+
+def cell_of(grid: AxisGrid, chunk: int) -> int:
+    """Return the input voxels that one chunk of the output is made of.
+
+    It is the image's own chunk, rounded to whole output voxels where the output is coarser.
+    """
+    whole = grid.ratio.denominator
+    return whole * max(1, round(chunk / whole))
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +49,7 @@ class ModelAxes:
     """Positions of the space axes that the model sees, in the level's order."""
 
     made: int
-    """Channels that the model makes."""
+    """Channels that come out."""
 
     @classmethod
     def of(cls, level: Level, rank: int, channels: int, made: int, place: str) -> ModelAxes:
@@ -90,9 +103,28 @@ class ModelAxes:
         )
         return 1 if kept[0].type == "time" else 0
 
-    def output(self) -> Level:
-        """Return the output level, its dtype not yet set."""
+    def output(self, grids: tuple[AxisGrid, ...]) -> Level:
+        """Return the output level, its dtype not yet set.
+
+        An output voxel covers as much of the world as the input voxels it stands for, so its
+        centre moves by half the difference.
+        """
         level = self.level
+        shape, chunks = list(level.shape), list(level.chunks)
+        scale, translation = list(level.scale), list(level.translation)
+        for axis, grid in zip(self.space, grids, strict=True):
+            if grid.ratio != 1:
+                shape[axis] = math.ceil(shape[axis] * grid.ratio)
+                chunks[axis] = int(cell_of(grid, chunks[axis]) * grid.ratio)
+                scale[axis] = level.scale[axis] / float(grid.ratio)
+                translation[axis] += (scale[axis] - level.scale[axis]) / 2
+        level = replace(
+            level,
+            shape=tuple(shape),
+            chunks=tuple(chunks),
+            scale=tuple(scale),
+            translation=tuple(translation),
+        )
         name = "c"
         if self.channel is not None:
             name = level.axes[self.channel].name
@@ -104,8 +136,44 @@ class ModelAxes:
             name += "_"
         return add_axis(level, self._added, Axis(name, "channel"), self.made)
 
-    def inputs(self, box: Box) -> Box:
-        """Return the input voxels of an output box: all channels of them."""
+    def spans(self, box: Box, grids: tuple[AxisGrid, ...]) -> list[tuple[int, int]]:
+        """Return, per space axis, the input voxels that an output box stands for."""
+        box = self._input_axes(box)
+        return [
+            (math.floor(box.start[axis] / grid.ratio), math.ceil(box.stop[axis] / grid.ratio))
+            for axis, grid in zip(self.space, grids, strict=True)
+        ]
+
+    def inputs(self, box: Box, tilings: tuple[Tiling, ...]) -> Box:
+        """Return the input voxels of an output box: all channels of them, and whole groups."""
+        grids = tuple(tiling.grid for tiling in tilings)
+        spans = self.spans(box, grids)
+        whole = [tiling.whole(*span) for tiling, span in zip(tilings, spans, strict=True)]
+        return self._with_spans(self._input_axes(box), whole)
+
+    def outputs(self, box: Box, grids: tuple[AxisGrid, ...]) -> Box:
+        """Return the output voxels of an input box: all channels of them."""
+        spans = [
+            (math.ceil(box.start[axis] * grid.ratio), math.ceil(box.stop[axis] * grid.ratio))
+            for axis, grid in zip(self.space, grids, strict=True)
+        ]
+        box = self._with_spans(box, spans)
+        start, stop = box.start, box.stop
+        if self.channel is not None:
+            start, stop = without(start, self.channel), without(stop, self.channel)
+        if self._added is not None:
+            start = with_item(start, self._added, 0)
+            stop = with_item(stop, self._added, self.made)
+        return Box(start, stop)
+
+    def reach(self, box: Box, tilings: tuple[Tiling, ...]) -> Box:
+        """Return the input voxels of all the tiles that make an output box."""
+        spans = self.spans(box, tuple(tiling.grid for tiling in tilings))
+        far = [tiling.reach(*span) for tiling, span in zip(tilings, spans, strict=True)]
+        return self._with_spans(self._input_axes(box), far)
+
+    def _input_axes(self, box: Box) -> Box:
+        """Return an output box with the input's axes: all its channels, the rest as it is."""
         start, stop = box.start, box.stop
         if self._added is not None:
             start, stop = without(start, self._added), without(stop, self._added)
@@ -115,15 +183,11 @@ class ModelAxes:
             stop = with_item(stop, self.channel, count)
         return Box(start, stop)
 
-    def outputs(self, box: Box) -> Box:
-        """Return the output voxels of an input box: all channels of them."""
-        start, stop = box.start, box.stop
-        if self.channel is not None:
-            start, stop = without(start, self.channel), without(stop, self.channel)
-        if self._added is not None:
-            start = with_item(start, self._added, 0)
-            stop = with_item(stop, self._added, self.made)
-        return Box(start, stop)
+    def _with_spans(self, box: Box, spans: list[tuple[int, int]]) -> Box:
+        start, stop = list(box.start), list(box.stop)
+        for axis, (low, high) in zip(self.space, spans, strict=True):
+            start[axis], stop[axis] = low, high
+        return Box(tuple(start), tuple(stop))
 
     def spread(self, values: Index, rest: int) -> Index:
         """Return one number per axis of the level from one per axis that the model sees."""
@@ -150,3 +214,11 @@ class ModelAxes:
         else:
             wanted.insert(self._added, -1)
         return result.transpose([order.index(axis) for axis in wanted])
+
+    def pick(self, made: np.ndarray, box: Box) -> np.ndarray:
+        """Return the channels of an output box, of all that were made."""
+        if self._added is None:
+            return made
+        cut = [slice(None)] * made.ndim
+        cut[self._added] = slice(box.start[self._added], box.stop[self._added])
+        return made[tuple(cut)]

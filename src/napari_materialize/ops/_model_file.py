@@ -1,36 +1,34 @@
-"""An ONNX file as bytes: its digest, the files it refers to, the last operator of each output.
+"""An ONNX file as bytes: its digest, the files it refers to, its operators.
 
 Reads the few protobuf fields that must be known before anybody else opens the file, and
-nothing else; it neither checks nor runs the model (`onnx`).
-
-Rules: onnx.proto of ONNX 1.x; the protobuf wire format, https://protobuf.dev/programming-guides/encoding.
+nothing else; it neither checks nor runs the model (`onnx`). A file may come from anybody: what
+refers to other folders, needs code of its own, or announces absurd sizes is refused here.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import math
+import struct
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import TYPE_CHECKING
 
 from napari_materialize.errors import ModelError
+from napari_materialize.ops._model_wire import scan
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from napari_materialize.ops._model_graph import Graph
+    from napari_materialize.ops._model_wire import Found
 
-_PARTS: dict[str, dict[int, str]] = {
-    "model": {7: "graph", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
-    "function": {7: "node", 11: "attribute"},
-    "node": {5: "attribute"},
-    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
-    "sparse": {1: "tensor", 2: "tensor"},
-    "tensor": {13: "external"},
-}
-"""Which fields of which message hold messages that lead to tensors kept in other files."""
+_DOMAINS = frozenset({"", "ai.onnx", "ai.onnx.ml", "com.microsoft", "com.microsoft.nchwc"})
+"""Operators that onnxruntime has itself. Others need a library of the model's own."""
 
-_NODE_OUTPUT, _NODE_OPERATOR = 2, 4
-_ENTRY_KEY, _ENTRY_VALUE = 1, 2
+MOST_BYTES = 2**33
+"""Bytes of an ONNX file, weights in other files apart: a protobuf message holds 2 GiB."""
+
+MOST_VALUES = 2**36
+"""Values of one stored tensor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +44,8 @@ class ModelFile:
     external: tuple[tuple[str, str], ...]
     """The files with weights that it refers to: (name inside its folder, digest)."""
 
-    operators: tuple[tuple[str, str], ...]
-    """The operators of the main graph: (name of an output, type)."""
+    graph: Graph = field(repr=False, compare=False)
+    """The operators of the main graph."""
 
     @property
     def digest(self) -> str:
@@ -56,10 +54,6 @@ class ModelFile:
             return self.sha256
         every = [self.sha256, *(f"{name}\0{digest}" for name, digest in self.external)]
         return hashlib.sha256("\n".join(every).encode()).hexdigest()
-
-    def operator(self, output: str) -> str | None:
-        """Return the type of the operator that makes ``output``, if the main graph has one."""
-        return dict(self.operators).get(output)
 
 
 def read_model(path: Path) -> tuple[ModelFile, bytes]:
@@ -80,6 +74,11 @@ def read_model(path: Path) -> tuple[ModelFile, bytes]:
     try:
         if path.exists() and not (path.is_file() or path.is_dir()):
             raise ModelError(f"onnx: {path} is no file, but a device or a pipe; name an .onnx file")
+        if path.is_file() and path.stat().st_size > MOST_BYTES:
+            raise ModelError(
+                f"onnx: {path} holds {path.stat().st_size} bytes, at most {MOST_BYTES} are read; "
+                "an ONNX file keeps larger weights in files beside it"
+            )
         data = path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"onnx: there is no model file {path}; check the path") from None
@@ -88,14 +87,32 @@ def read_model(path: Path) -> tuple[ModelFile, bytes]:
     except OSError as error:
         raise ModelError(f"onnx: {path} cannot be read: {error.strerror or error}") from error
     try:
-        locations, operators = _scan(data)
-    except (ValueError, IndexError):
+        found = scan(data)
+    except (ValueError, IndexError, struct.error):
         raise ModelError(
             f"onnx: {path.name} is not an ONNX model, or is damaged ({len(data)} bytes); "
             "fetch or export it again"
         ) from None
-    external = tuple((name, _digest(_inside(path, name))) for name in sorted(locations))
-    return ModelFile(path, hashlib.sha256(data).hexdigest(), external, tuple(operators)), data
+    _check(path.name, found)
+    external = tuple((name, _digest(_inside(path, name))) for name in sorted(found.locations))
+    return ModelFile(path, hashlib.sha256(data).hexdigest(), external, found.graph()), data
+
+
+def _check(name: str, found: Found) -> None:
+    """Refuse what no model of an image needs."""
+    foreign = sorted(found.domains - _DOMAINS - found.own)
+    if foreign:
+        raise ModelError(
+            f"onnx: {name} uses operators of {', '.join(map(repr, foreign))}, which need a library "
+            "of code that comes with the model, and none is loaded; export it with ONNX's own "
+            "operators"
+        )
+    for tensor, shape in found.shapes.items():
+        if any(side < 0 for side in shape) or math.prod(shape) > MOST_VALUES:
+            raise ModelError(
+                f"onnx: {name} announces a tensor {tensor!r} of {' x '.join(map(str, shape))} "
+                f"values, at most {MOST_VALUES} are taken; fetch or export it again"
+            )
 
 
 def _digest(path: Path) -> str:
@@ -122,62 +139,3 @@ def _inside(path: Path, name: str) -> Path:
             "file beside it"
         )
     return found
-
-
-def _scan(data: bytes) -> tuple[set[str], list[tuple[str, str]]]:
-    """Return the names of files of weights, and (output, type) of the main graph's operators."""
-    locations: set[str] = set()
-    operators: list[tuple[str, str]] = []
-    graphs = 0
-    todo = [("model", memoryview(data), 0)]
-    while todo:  # a list, not a recursion: a file cannot exhaust the stack
-        kind, message, depth = todo.pop()
-        texts: dict[int, list[str]] = {}
-        for number, value in _fields(message):
-            if (part := _PARTS.get(kind, {}).get(number)) is not None:
-                graphs += part == "graph"
-                todo.append((part, value, depth + 1))
-            elif kind in {"node", "external"} and number in {1, 2, 4}:
-                texts.setdefault(number, []).append(bytes(value).decode())
-        if kind == "external" and texts.get(_ENTRY_KEY) == ["location"]:
-            locations.update(texts.get(_ENTRY_VALUE, ()))
-        elif kind == "node" and depth == 2:
-            made_by = "".join(texts.get(_NODE_OPERATOR, ()))
-            operators += [(output, made_by) for output in texts.get(_NODE_OUTPUT, ())]
-    if not graphs:
-        raise ValueError("no graph")
-    return locations, operators
-
-
-def _fields(message: memoryview) -> Iterator[tuple[int, memoryview]]:
-    """Walk the fields of a protobuf message that hold bytes, and skip over the others."""
-    place = 0
-    while place < len(message):
-        key, place = _varint(message, place)
-        wire = key & 7
-        if wire == 0:
-            _, place = _varint(message, place)
-        elif wire == 2:
-            size, place = _varint(message, place)
-            if place + size > len(message):
-                raise ValueError("truncated")
-            yield key >> 3, message[place : place + size]
-            place += size
-        elif wire in {1, 5}:
-            place += 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"wire type {wire}")
-
-
-def _varint(message: memoryview, place: int) -> tuple[int, int]:
-    """Read a variable-length integer: its value and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = message[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise ValueError("integer too long")

@@ -1,207 +1,123 @@
-"""The op that runs an ONNX model, and the only importer of onnxruntime.
+"""The op that runs an ONNX model.
 
-Owns sessions: one per model and device, shared by every op and thread that asks for the same,
-and gone with the last of them. The file itself is read by `_model_file`, axes are matched by
-`_model_axes`.
-
-This first form takes models laid out (batch, channel, [z,] y, x) with any size in space and
-an output on the same grid, and is told the halo. Everything else is refused with a reason.
+Owns what the op promises of a model: which voxels it needs for a box, what comes out, and that the
+result does not depend on where a box or a block begins. The file is read by `_model_file`, tried
+by `_model_ports`, its context measured by `_model_context`, run by `_model_session`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import math
-import operator
-import re
-import threading
-import weakref
-from dataclasses import dataclass, field, replace
+import warnings
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from napari_materialize.errors import ModelError, OpError
-from napari_materialize.ops._axes import crop, one_or_each
-from napari_materialize.ops._base import Abandoned, Description, Op, never
-from napari_materialize.ops._convert import saturate
+from napari_materialize.errors import ModelError
+from napari_materialize.geometry import Box
+from napari_materialize.ops._base import Description, Op, never
 from napari_materialize.ops._model_axes import ModelAxes
+from napari_materialize.ops._model_copy import again, twin
+from napari_materialize.ops._model_description import describe_model
 from napari_materialize.ops._model_file import ModelFile, read_model
-from napari_materialize.ops._model_ports import Ports, each_axis, find_ports
+from napari_materialize.ops._model_findings import Findings, findings
+from napari_materialize.ops._model_grid import AxisGrid, Tiling
+from napari_materialize.ops._model_halo import check_halo, check_tile, choose_halo
+from napari_materialize.ops._model_parameters import AUTO, checked
+from napari_materialize.ops._model_ports import Ports, each_axis, find_ports, pick_ports
+from napari_materialize.ops._model_record import in_words, one_if_equal, record_of
+from napari_materialize.ops._model_scale import After, Normalisation, Pending, scaling_for
+from napari_materialize.ops._model_session import Runtime
+from napari_materialize.ops._model_tiles import Tiles, tilings_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping, Sequence
+
+    import numpy as np
 
     from napari_materialize.arrays import Kind, Level
-    from napari_materialize.geometry import Box, Index
+    from napari_materialize.geometry import Index
+    from napari_materialize.ops._base import Voxels
+    from napari_materialize.ops._model_scale import Constants
 
 __all__ = ["Onnx"]
 
 _UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
 """Operators whose output lies in 0..1."""
 
-_BATCH_VOXELS = 1 << 18
-"""Voxels of planes run in one call: a batch saves calls, but its memory grows with it."""
 
-
-class _Runtime:
-    """A model loaded by onnxruntime on one device. Safe to use from several threads."""
-
-    _all: ClassVar[weakref.WeakValueDictionary[tuple[str, str], _Runtime]] = (
-        weakref.WeakValueDictionary()
-    )
-    _lock: ClassVar = threading.Lock()
-
-    def __init__(self, file: ModelFile, data: bytes, device: str) -> None:
-        import onnxruntime  # type: ignore[import-untyped]  # it ships no types
-
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1  # slots run in parallel, not the operators of one call
-        options.inter_op_num_threads = 1
-        options.enable_mem_pattern = False  # block shapes vary
-        options.log_severity_level = 4  # every error is also raised
-        self.place = f"onnx: {file.path.name}"
-        providers = _providers(device)
-        # weights in other files are found from the model's path
-        model = str(file.path) if file.external else data
-        try:
-            with contextlib.nullcontext() if device == "cpu" else _quiet_start():
-                self.session = onnxruntime.InferenceSession(model, options, providers=providers)
-        except Exception as error:
-            raise ModelError(
-                f"{self.place} cannot be loaded by onnxruntime {onnxruntime.__version__}: "
-                f"{_reason(error)}; export it again, for an older opset if it is too new"
-            ) from error
-        wanted = providers[0] if isinstance(providers[0], str) else providers[0][0]
-        if wanted not in self.providers:
-            raise ModelError(
-                f"onnx: device={device} was asked for, but onnxruntime could not start it and "
-                f"would run on {', '.join(self.providers)}; install its CUDA libraries, or give "
-                "device=cpu"
-            )
-
-    @classmethod
-    def of(cls, file: ModelFile, data: bytes, device: str) -> _Runtime:
-        """Return the runtime of a model and a device, made once."""
-        with cls._lock:
-            found = cls._all.get((file.digest, device))
-            if found is None:
-                found = cls._all[file.digest, device] = cls(file, data, device)
-            return found
-
-    @property
-    def inputs(self) -> list[Any]:
-        """The inputs that must be given, as onnxruntime describes them."""
-        return list(self.session.get_inputs())
-
-    @property
-    def outputs(self) -> list[Any]:
-        """The outputs, as onnxruntime describes them."""
-        return list(self.session.get_outputs())
-
-    @property
-    def providers(self) -> tuple[str, ...]:
-        """The providers that onnxruntime says it uses, first choice first."""
-        return tuple(self.session.get_providers())
-
-    def run(self, tile: np.ndarray, source: str, target: str) -> np.ndarray:
-        """Run the model on (batch, channel, space...), from one input to one output."""
-        try:
-            (result,) = self.session.run([target], {source: tile})
-        except Exception as error:
-            sides = " x ".join(map(str, tile.shape[2:]))
-            raise ModelError(
-                f"{self.place} fails on a block of {sides} voxels: {_reason(error)}; if it needs "
-                "sides that are multiples of a number, give it: multiple=8 or another"
-            ) from error
-        return np.asarray(result)
-
-
-def _providers(device: str) -> list[Any]:
-    """Return onnxruntime's providers for a device, or refuse one that is not there."""
-    import onnxruntime
-
-    if device == "cpu":
-        return ["CPUExecutionProvider"]
-    name = "CUDAExecutionProvider"
-    if name not in onnxruntime.get_available_providers():
-        raise ModelError(
-            f"onnx: device={device} needs onnxruntime's {name}, this one has "
-            f"{', '.join(onnxruntime.get_available_providers())}; install onnxruntime-gpu, or give "
-            "device=cpu"
-        )
-    number = int(device.partition(":")[2] or 0)
-    return [(name, {"device_id": number}), "CPUExecutionProvider"]
-
-
-@contextlib.contextmanager
-def _quiet_start() -> Iterator[None]:
-    """Load CUDA's libraries, and keep the page of native log lines about missing ones to ourselves.
-
-    What is missing is said afterwards, in one sentence.
-    """
-    import onnxruntime
-
-    onnxruntime.set_default_logger_severity(4)
-    try:
-        with contextlib.redirect_stdout(io.StringIO()):
-            onnxruntime.preload_dlls()
-        yield
-    finally:
-        onnxruntime.set_default_logger_severity(2)  # onnxruntime's own default: warnings
-
-
-def _reason(error: Exception) -> str:
-    """Return onnxruntime's reason in one line, without its codes, source files and advice."""
-    first = str(error).strip().partition("\n")[0]
-    if too_new := re.search(r"Opset (\d+) is under development.* till opset (\d+)", first):
-        return f"it is written for opset {too_new[1]}, and opsets up to {too_new[2]} are known"
-    first = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", first)
-    first = re.sub(r"Non-zero status code .* while running (\w+) node.*Message: ", r"\1: ", first)
-    first = re.sub(r"\S+\.(?:cc|h):\d+ (?:\w+ |.*?\) )", "", first)
-    return first.rstrip(" .;") or type(error).__name__
+def _parameter(name: str, help: str, default: Any = None) -> Any:  # noqa: A002
+    return field(default=default, metadata={"name": name, "help": help})
 
 
 @dataclass(frozen=True, slots=True)
 class Onnx(Op):
-    """An ONNX model, run on blocks with a halo; its output chunks are kept.
+    """An ONNX model of one image, run on tiles with a halo; its output chunks are kept.
 
-    The model's input and output are (batch, channel, [z,] y, x), with any size along the space
-    axes, of float32, float16 or float64; voxels are converted to it as they are, unscaled
-    (``rescale`` before it scales them). A 2D model runs plane by plane on data with more axes,
-    several planes at once where its batch axis is free; a 3D model needs z, y, x. It takes all
-    channels of the image, and one where the image has no channel axis. Channels that it makes
-    come first (after a leading time axis), one chunk each; a single one adds no axis.
+    What the model says of itself, and what a description beside it says, fills in whatever is
+    not given here; what nobody says is found out by trying the model on small blocks of zeros
+    when the op is made: the axes of its input and output, the sides it takes, its stride, and the
+    grid of its output, which may be coarser, finer or smaller than its input. A model that cannot
+    work is refused then, before anything is created.
 
-    The model is loaded, and tried on a small block of zeros, when the op is made: one that cannot
-    work is refused before anything is created.
+    A 2D model runs plane by plane on data with more axes, several planes at once where its batch
+    axis is free. It takes all channels of the image, and one where the image has no channel axis.
+    Channels that it makes come first (after a leading time axis), one chunk each; a single one
+    adds no axis.
 
     Parameters
     ----------
     model : Path
-        The ``.onnx`` file.
-    halo : int or tuple of int
-        Voxels of context on each side: one number, or one per space axis of the model. Enough
-        of them make every block equal a run over the whole level; too few leave seams.
+        The ``.onnx`` file, or a folder that holds one with its description.
+    halo : int, tuple of int or "auto", optional
+        Voxels of context on each side: one number, or one per space axis of the model. Enough of
+        them make every block equal a run over the whole level; too few leave seams. ``auto`` (and
+        left out, where no description says it): measured once per model on the source's voxels.
+    normalise : str
+        ``auto`` (what a description says, else none), ``none``, ``scale`` (the dtype's range to
+        0..1), ``minmax``, ``percentile:low,high`` or ``zscore``: ``(v - shift) / scale``, whose
+        constants are taken once for the level. A model of integers gets 0..1 as its dtype's range.
+        Values are cast to the model's dtype rounded and saturated.
+    constants : tuple of float, optional
+        Mean and standard deviation for ``zscore``, lowest and highest value for the others,
+        instead of taking them from the level.
+    after : str
+        ``auto`` (what a description says, else none), ``none``, ``sigmoid``, ``softmax``,
+        ``argmax``, ``threshold:0.5``, ``cast:uint8``, several joined by ``+``.
+    input_voxel_size : float or tuple of float, optional
+        The model runs on voxels of this size, in the image's unit; see ``docs/concepts/models.md``.
     multiple : int or tuple of int, optional
-        Blocks begin and end on multiples of this, counted from voxel 0 of the level: 8 for a
-        U-Net that halves its input three times. If left out, the smallest power of two that the
-        model runs on, found by trying. A model with strides that runs on any size needs it to
-        be told, or its result depends on where blocks begin.
+        The stride: tiles begin on multiples of this, counted from voxel 0 of the level, and have
+        such sides. If left out, what the graph says and the trial and the measurement confirm.
+    tile : int or tuple of int, optional
+        The sides of every tile, so that memory does not depend on the blocks' shapes. If left
+        out, the model's fixed sides, or whatever block is asked for.
+    batch : int, optional
+        Tiles or planes run in one call, where the model's batch axis is free.
     output, input : str, optional
         Names, where the model has several.
+    layout : str, optional
+        The axes of the model's input, as in ``bcyx`` or ``byxc``, where the guess is wrong.
+    allow_tile_dependent : bool
+        Whether a model whose output depends on the whole tile is run all the same. Each chunk then
+        has a tile of its own, so that the result is the same every time, with seams.
     device : str
-        ``cpu``, ``cuda`` or ``cuda:1``. A GPU has not been run by this project's tests.
+        ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:1``. A GPU has not been run
+        by this project's tests.
+    require_device : bool
+        Whether a device that is not there is refused instead of said.
+    threads : int
+        Threads in one call of the model. Slots run in parallel: slots times threads should be the
+        cores.
+    description : str
+        The description's file; ``auto`` for one beside the model, ``none`` to ignore it.
 
     Raises
     ------
     ModelError
         If the file is missing, damaged, refers to files outside its folder, cannot be run by
-        onnxruntime, has another layout than said above, or the device is not there.
+        onnxruntime, is no model of one image, or depends on the whole tile.
     OpError
         If a parameter is wrong.
 
@@ -218,112 +134,302 @@ class Onnx(Op):
     name = "onnx"
     kept = True
 
-    model: Path = field(metadata={"help": "the .onnx file"})
-    extent: int | tuple[int, ...] = field(
-        metadata={
-            "name": "halo",
-            "help": "voxels of context: one number, or one per space axis of the model",
-        }
+    model: Path = field(metadata={"help": "the .onnx file, or a folder with its description"})
+    extent: int | tuple[int, ...] | str | None = _parameter(
+        "halo", "voxels of context: auto, one number, or one per space axis of the model"
     )
-    multiple: int | tuple[int, ...] | None = field(
-        default=None,
-        metadata={"help": "blocks begin and end on multiples of this; found if not given"},
+    normalise: str = _parameter(
+        "normalise",
+        "none, scale, minmax, percentile:low,high or zscore, once for the level",
+        AUTO,
     )
-    output: str | None = field(
-        default=None, metadata={"help": "name of the output, where the model has several"}
+    constants: tuple[float, ...] | None = _parameter(
+        "constants", "low,high or mean,deviation, instead of taking them from the level"
     )
-    input: str | None = field(default=None, metadata={"help": "name of the input"})
-    device: str = field(default="cpu", metadata={"help": "cpu, cuda or cuda:1"})
+    after: str = _parameter(
+        "after", "none, sigmoid, softmax, argmax, threshold:0.5, cast:uint8, joined by +", AUTO
+    )
+    input_voxel_size: float | tuple[float, ...] | None = _parameter(
+        "input_voxel_size", "the voxel size the model was trained on, in the image's unit"
+    )
+    multiple: int | tuple[int, ...] | None = _parameter(
+        "multiple", "tiles begin and end on multiples of this; found if not given"
+    )
+    tile: int | tuple[int, ...] | None = _parameter("tile", "sides of every tile, halo included")
+    batch: int | None = _parameter("batch", "tiles or planes in one call of the model")
+    output: str | None = _parameter("output", "name of the output, where the model has several")
+    input: str | None = _parameter("input", "name of the input")
+    layout: str | None = _parameter("layout", "axes of the model's input, as in bcyx or byxc")
+    allow_tile_dependent: bool = _parameter(
+        "allow_tile_dependent", "run a model whose output depends on the whole tile", default=False
+    )
+    device: str = _parameter("device", "auto, cpu, cuda or cuda:1", default="auto")
+    require_device: bool = _parameter(
+        "require_device", "refuse where the device is not there", default=False
+    )
+    threads: int = _parameter("threads", "threads in one call of the model", default=1)
+    description: str = _parameter(
+        "description", "the description's file; auto: one beside the model; none: ignore it", AUTO
+    )
     file: ModelFile = field(init=False, repr=False)
     """What the file says of itself."""
-    _runtime: _Runtime = field(init=False, repr=False, compare=False)
+    notes: tuple[str, ...] = field(init=False, repr=False, compare=False)
+    """What a person should know: contradictions, casts, a device that is not there."""
+    _runtime: Runtime = field(init=False, repr=False, compare=False)
     _ports: Ports = field(init=False, repr=False, compare=False)
+    _found: Findings | None = field(init=False, repr=False, compare=False)
+    _taken: dict[Any, Pending] = field(init=False, repr=False, compare=False)
+    """The constants of each level it was shown, taken when first needed."""
+    _said_halo: int | tuple[int, ...] | None = field(init=False, repr=False, compare=False)
+    told_multiple: bool = field(init=False, repr=False, compare=False)
+    """Whether somebody gave the stride, so that no other is tried."""
 
     def __init__(
         self,
         model: Path | str,
-        halo: int | tuple[int, ...],
+        halo: int | tuple[int, ...] | str | None = None,
         *,
+        normalise: str = AUTO,
+        constants: tuple[float, ...] | None = None,
+        after: str = AUTO,
+        input_voxel_size: float | tuple[float, ...] | None = None,
         multiple: int | tuple[int, ...] | None = None,
+        tile: int | tuple[int, ...] | None = None,
+        batch: int | None = None,
         output: str | None = None,
         input: str | None = None,  # noqa: A002  # the word that users of models know
-        device: str = "cpu",
+        layout: str | None = None,
+        allow_tile_dependent: bool = False,
+        device: str = "auto",
+        require_device: bool = False,
+        threads: int = 1,
+        description: str = AUTO,
     ) -> None:
-        if not re.fullmatch(r"cpu|cuda(:\d+)?", device):
-            raise OpError(f"onnx: device is cpu, cuda or cuda:1, got {device!r}")
-        put = object.__setattr__
-        put(self, "extent", one_or_each(halo, _at_least(0, "halo"), "onnx: halo"))
-        if multiple is not None:
-            multiple = one_or_each(multiple, _at_least(1, "multiple"), "onnx: multiple")
-        for key, value in (("output", output), ("input", input), ("device", device)):
-            put(self, key, value)
-        file, data = read_model(Path(model))
-        put(self, "model", file.path)
-        put(self, "file", file)
-        runtime = _Runtime.of(file, data, device)
-        put(self, "_runtime", runtime)
-        ports, found = find_ports(runtime, input, output, self.extent, multiple)
-        put(self, "_ports", ports)
-        put(self, "multiple", found)
+        given: dict[str, Any] = dict(halo=halo, normalise=normalise, constants=constants)  # noqa: C408
+        given |= dict(input_voxel_size=input_voxel_size, multiple=multiple, tile=tile)  # noqa: C408
+        given |= dict(after=after, batch=batch, output=output, input=input, layout=layout)  # noqa: C408
+        given |= dict(device=device, threads=threads)  # noqa: C408
+        path, said = describe_model(Path(model), description)
+        values, notes = said.fill({key: checked(key, value) for key, value in given.items()})
+        put = partial(object.__setattr__, self)
+        for key, value in values.items():
+            put(key, value) if key != "halo" else put("extent", checked("halo", halo) or AUTO)
+        put("allow_tile_dependent", bool(allow_tile_dependent))
+        put("require_device", bool(require_device))
+        put("description", description)
+        for key, value in (("notes", notes), ("_found", None), ("_taken", {})):
+            put(key, value)
+        put("told_multiple", self.multiple is not None)
+        # what a description says of the halo is measured all the same, and the larger one taken
+        put("_said_halo", values["halo"] if halo is None else None)
+        self._load(path)
+        self._check(said.contradictions(self._ports))
+
+    def _load(self, path: Path) -> None:
+        """Read the model, load it and try it."""
+        put = partial(object.__setattr__, self)
+        file, data = read_model(path)
+        runtime = Runtime.of(file, data, self.device, self.threads)
+        if runtime.missing is not None:
+            sentence = f"onnx: device={self.device} was asked for, but {runtime.missing}"
+            if self.require_device:
+                raise ModelError(sentence)
+            self._note(sentence)
+            warnings.warn(f"{sentence}; the CPU is used", stacklevel=4)
+        ports = pick_ports(runtime, self.input, self.output)
+        strides = file.graph.strides(ports[0].name, ports[1].name)
+        found = find_ports(runtime, ports, strides, self.layout, self.multiple)
+        put("model", file.path)
+        put("file", file)
+        put("_runtime", runtime)
+        put("_ports", found)
+        put("multiple", one_if_equal(tuple(axis.stride for axis in found.grid)))
+
+    def _check(self, contradictions: Sequence[str]) -> None:
+        """Refuse what contradicts the model, and note what contradicts its description."""
+        put, ports, place = partial(object.__setattr__, self), self._ports, self._runtime.place
+        put("notes", (*self.notes, *contradictions))
+        scaling = self._normalisation
+        if self.constants is not None:
+            scaling.given(self.constants)
+        if self.tile is not None:
+            check_tile(place, each_axis(self.tile, ports.rank, place, "tile"), ports.grid)
+        if self.extent != AUTO:
+            check_halo(place, self._margin, ports.grid, self._sides(ports.grid))
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the parameters: another process loads the model itself."""
-        options = {key: getattr(self, key) for key in ("multiple", "output", "input", "device")}
-        return partial(type(self), self.model, self.extent, **options), ()
+        """Pickle the parameters and what was found: another process loads the model itself."""
+        named = [each.metadata.get("name", each.name) for each in fields(self) if each.init]
+        options = {key: getattr(self, key) for key in named[2:]}
+        taken = {level: pending.get() for level, pending in self._taken.items()}
+        return again, (type(self), (self.model, self.extent), options, self._found, taken)
+
+    def _restore(self, found: Findings | None, taken: dict[Any, Pending]) -> None:
+        """Take over what another process found out."""
+        object.__setattr__(self, "_found", found)
+        object.__setattr__(self, "_taken", taken)
+        if found is not None:
+            self._take(found)
 
     @property
     def identity(self) -> str | None:
         """The parameters, with the digest of the model's bytes for its path, and no device."""
         parameters = {**self.parameters, "model": self.file.digest}
-        del parameters["device"]
+        for key in ("device", "require_device", "threads", "batch", "description"):
+            del parameters[key]
+        if self.extent == AUTO:
+            parameters["halo"] = list(self._margin)
         return json.dumps([self.name, parameters], sort_keys=True)
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """The parameters, the model by its file's name and sha256, and what it ran on."""
-        model: dict[str, Any] = {"file": self.model.name, "sha256": self.file.sha256}
-        if self.file.external:
-            model["external"] = dict(self.file.external)
-        return {
-            "name": self.name,
-            "parameters": {**self.parameters, "model": self.model.name},
-            "model": model,
-            "providers": list(self._runtime.providers),
-        }
+        """The parameters, the model by its file's name and sha256, what was measured of it, the
+        constants its input was normalised with, and what it ran on.
+        """
+        taken = {level: pending.get() for level, pending in self._taken.items()}
+        return record_of(self, self._runtime, taken)
 
     @property
     def providers(self) -> tuple[str, ...]:
         """The onnxruntime providers that the model runs on, as onnxruntime reports them."""
         return self._runtime.providers
 
-    def _axes(self, level: Level) -> ModelAxes:
-        """Match the axes of ``level`` with the model's."""
-        ports = self._ports
-        return ModelAxes.of(level, ports.rank, ports.channels, ports.made, self._runtime.place)
+    @property
+    def device_used(self) -> str:
+        """``cpu`` or ``cuda:0``: where the model runs, as onnxruntime reports it."""
+        return self._runtime.device
+
+    @property
+    def voxel_size(self) -> tuple[float, ...] | None:
+        """The size of the voxels the model runs on, one per space axis it sees; None for any."""
+        if self.input_voxel_size is None:
+            return None
+        size: Any = self.input_voxel_size
+        return each_axis(size, self._ports.rank, self._runtime.place, "input_voxel_size")
+
+    @property
+    def found(self) -> Findings | None:
+        """What was measured of the model, if anything was."""
+        return self._found
+
+    @property
+    def ports(self) -> Ports:
+        """The layout, the dtypes and the grid of the input and the output that are used."""
+        return self._ports
+
+    @property
+    def _normalisation(self) -> Normalisation:
+        return Normalisation.parse(self.normalise)
+
+    @property
+    def _after(self) -> After:
+        return After.parse(self.after)
+
+    def settle(self, voxels: Voxels | None) -> Onnx:
+        """Return the op with its halo measured, if it has to be, on these voxels.
+
+        Raises
+        ------
+        ModelError
+            If the model depends on the whole tile, and nobody allowed that.
+        """
+        op = twin(self)
+        put = partial(object.__setattr__, op)
+        said = self.file.graph.strides(self._ports.input, self._ports.output)
+        unsure = bool(said.whole) or not (said.certain or self.told_multiple)
+        if self._found is None and (self.extent == AUTO or unsure):
+            put("_found", findings(self, voxels))
+        found = op._found
+        if found is not None:
+            op._take(found)
+        if voxels is not None and self._normalisation.measured and self.constants is None:
+            take = partial(self._normalisation.measure, voxels)
+            levels = enumerate(voxels.levels)
+            put("_taken", {level: Pending(partial(take, number)) for number, level in levels})
+        return op
+
+    def _take(self, found: Findings) -> None:
+        """Take over what was measured."""
+        put, place = partial(object.__setattr__, self), self._runtime.place
+        context = found.context
+        put("_ports", self._ports.with_strides(context.stride))
+        grid = self._ports.grid
+        put("multiple", one_if_equal(context.stride))
+        if context.tile_dependent and not self.allow_tile_dependent:
+            raise ModelError(
+                f"{place}: {found.sentence}; give allow_tile_dependent=true to run it all the "
+                "same, with seams between chunks, or use another model"
+            )
+        if self.extent != AUTO:
+            wanted = self._margin
+            if any(a < b for a, b in zip(wanted, context.halo, strict=True)):
+                self._note(f"halo={in_words(wanted)} is given, but {found.sentence}")
+            return
+        said = self._said_halo
+        described = None if said is None else each_axis(said, len(grid), place, "halo")
+        halo, note = choose_halo(found, grid, described)
+        if note is not None:
+            self._note(note)
+        put("extent", one_if_equal(halo))
+        check_halo(place, halo, grid, self._sides(grid))
+
+    def _note(self, sentence: str) -> None:
+        object.__setattr__(self, "notes", (*self.notes, sentence))
 
     @property
     def _margin(self) -> Index:
-        """The halo per space axis of the model."""
+        """The halo per space axis of the model; measured without a source if nobody did."""
+        if self.extent == AUTO:
+            found = findings(self, None)
+            if found.context.tile_dependent and not self.allow_tile_dependent:
+                raise ModelError(f"{self._runtime.place}: {found.sentence}")
+            return found.context.halo
+        assert self.extent is not None
+        assert not isinstance(self.extent, str)
         return each_axis(self.extent, self._ports.rank, self._runtime.place, "halo")
+
+    def _axes(self, level: Level) -> ModelAxes:
+        """Match the axes of ``level`` with the model's."""
+        ports = self._ports
+        made = self._after.describe(ports.made, ports.gives, "image", None)[0]
+        return ModelAxes.of(level, ports.rank, ports.channels, made, self._runtime.place)
+
+    def _sides(self, grids: tuple[AxisGrid, ...]) -> tuple[int | None, ...]:
+        """Return the sides of all tiles along the axes where they are fixed."""
+        if self.tile is None:
+            return tuple(axis.fixed for axis in grids)
+        return each_axis(self.tile, len(grids), self._runtime.place, "tile")
+
+    def _tilings(self, axes: ModelAxes) -> tuple[Tiling, ...]:
+        """Return how the level is cut into tiles along the axes the model sees."""
+        grids, margin = self._ports.grid, self._margin
+        alone = self._found is not None and self._found.context.tile_dependent
+        return tilings_for(axes, grids, margin, self._sides(grids), alone=alone)
 
     def halo(self, level: Level) -> Index:
         """Return the halo along the axes that the model sees, 0 along others."""
         return self._axes(level).spread(self._margin, 0)
 
     def align(self, level: Level) -> Index:
-        """Return ``multiple`` along the axes that the model sees, 1 along others."""
-        assert self.multiple is not None
-        return self._axes(level).spread(
-            each_axis(self.multiple, self._ports.rank, self._runtime.place, "multiple"), 1
-        )
+        """Return the stride along the axes that the model sees, 1 along others."""
+        return self._axes(level).spread(tuple(axis.stride for axis in self._ports.grid), 1)
 
     def inputs(self, box: Box, level: Level) -> Box:
-        """The same voxels, of all the channels of the input."""
-        return self._axes(level).inputs(box)
+        """The voxels that a box stands for, of all the channels of the input.
+
+        Where tiles have fixed sides, of all the chunks that one tile makes.
+        """
+        axes = self._axes(level)
+        return axes.inputs(box, self._tilings(axes))
 
     def outputs(self, box: Box, level: Level) -> Box:
-        """The same voxels, of all the channels that the model makes."""
-        return self._axes(level).outputs(box)
+        """The voxels that come of a box, of all the channels that the model makes."""
+        return self._axes(level).outputs(box, self._ports.grid)
+
+    def reach(self, box: Box, level: Level) -> Box:
+        """The voxels of all the tiles that make the output ``box``."""
+        axes = self._axes(level)
+        return axes.reach(box, self._tilings(axes))
 
     def describe(self, level: Level, kind: Kind) -> Description:
         """Describe an image in the model's dtype, with its channels first if it makes several.
@@ -331,57 +437,62 @@ class Onnx(Op):
         Raises
         ------
         OpError
-            If the level has fewer space axes than the model.
+            If the level has fewer space axes than the model, or cannot be normalised so.
         ModelError
             If the level has another number of channels than the model takes.
         """
-        made = replace(self._axes(level).output(), dtype=self._ports.gives, fill=0)
-        mask = self._ports.gives.kind == "b"
-        unit = mask or self.file.operator(self._ports.output) in _UNIT_RANGE
-        return Description(made, "mask" if mask else "image", (0.0, 1.0) if unit else None)
+        ports = self._ports
+        if not self._normalisation.measured and self.constants is None:
+            self._normalisation.of_dtype(level.dtype)
+        mask = ports.gives.kind == "b"
+        unit = mask or self.file.graph.operator(ports.output) in _UNIT_RANGE
+        _, dtype, kind, limits = self._after.describe(
+            ports.made, ports.gives, "mask" if mask else "image", (0.0, 1.0) if unit else None
+        )
+        made = replace(self._axes(level).output(ports.grid), dtype=dtype, fill=0)
+        return Description(made, kind, limits)
 
-    def compute(
-        self, block: np.ndarray, level: Level, abandoned: Callable[[], bool] = never
+    def scaling(self, level: Level) -> Constants:
+        """Return the shift and the scale that a level's voxels are normalised with.
+
+        Raises
+        ------
+        OpError
+            If they have to be taken from a level that nobody showed (see ``settle``).
+        """
+        return scaling_for(
+            level, self._normalisation, self.constants, self._taken, self._runtime.place
+        )
+
+    def run(
+        self, block: np.ndarray, box: Box, level: Level, abandoned: Callable[[], bool] = never
     ) -> np.ndarray:
-        """Run the model on a block, plane by plane or in batches where it sees fewer axes.
+        """Run the model on the tiles that make the output ``box``; see `Op.run`.
 
         Raises
         ------
         Abandoned
             If, between two calls of the model, nobody waits any more.
         ModelError
-            If the model fails on the block, or makes another shape of it than it did of others.
+            If the model fails on a tile, or makes another shape of it than it did of others.
         """
-        axes, ports = self._axes(level), self._ports
-        tiles = axes.to_model(block)
-        halo = (0, 0, *self._margin)
-        inner = tuple(size - 2 * n for size, n in zip(tiles.shape, halo, strict=True))[2:]
-        made = np.empty((len(tiles), ports.made, *inner), ports.gives)
-        step = max(1, _BATCH_VOXELS // max(1, math.prod(tiles.shape[2:]))) if ports.batched else 1
-        for first in range(0, len(tiles), step):
-            if abandoned():
-                raise Abandoned
-            tile = np.ascontiguousarray(saturate(tiles[first : first + step], ports.takes))
-            result = self._runtime.run(tile, ports.input, ports.output)
-            if result.shape != (len(tile), ports.made, *tile.shape[2:]):
-                raise ModelError(
-                    f"{self._runtime.place}: made {result.shape} of {tile.shape}, must keep the "
-                    "voxels; if it needs sides that are multiples of a number, give it: multiple=8"
-                )
-            made[first : first + step] = crop(result, halo)
-        return axes.from_model(made, block.shape)
+        axes = self._axes(level)
+        tilings = self._tilings(axes)
+        start = axes.reach(box, tilings).start
+        return self._tiles(axes, tilings).run(block, start, box, abandoned)
 
+    def compute(
+        self, block: np.ndarray, level: Level, abandoned: Callable[[], bool] = never
+    ) -> np.ndarray:
+        """Run the model on a block that begins on its grid, and return what its halo leaves."""
+        axes = self._axes(level)
+        free = tuple(
+            Tiling(axis, halo) for axis, halo in zip(self._ports.grid, self._margin, strict=True)
+        )
+        inner = Box.whole(block.shape).grow(tuple(-n for n in axes.spread(self._margin, 0)))
+        box = axes.outputs(inner, self._ports.grid)
+        return self._tiles(axes, free).run(block, (0,) * block.ndim, box, abandoned)
 
-def _at_least(least: int, key: str) -> Callable[[Any], int]:
-    """Return a check of one whole number of voxels."""
-
-    def check(value: Any) -> int:
-        try:
-            number = least - 1 if isinstance(value, bool) else operator.index(value)
-        except TypeError:
-            number = least - 1
-        if number < least:
-            raise OpError(f"onnx: {key} must be a whole number, {least} or more, got {value!r}")
-        return number
-
-    return check
+    def _tiles(self, axes: ModelAxes, tilings: tuple[Tiling, ...]) -> Tiles:
+        scaling = self.scaling(axes.level)
+        return Tiles(self._runtime, self._ports, axes, tilings, scaling, self._after, self.batch)

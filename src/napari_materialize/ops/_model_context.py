@@ -1,0 +1,270 @@
+"""How much context a model needs, measured: tiles against a larger run, and where they agree.
+
+Along one axis at a time two windows of the same voxels are run, one larger than the other or one
+beside the other, and compared voxel by voxel. A voxel's *context* is its distance from the nearest
+end of a window that the other window does not share. The halo is the smallest context from which
+on all voxels agree. The windows begin an odd number of strides apart: where the model's true stride
+is larger than the one supposed, no context makes them agree, and a larger one is tried.
+
+Where no context that can be afforded makes them agree, the model's output depends on the whole
+tile: global pooling, attention, a normalisation over the tile.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from napari_materialize.geometry import Index
+    from napari_materialize.ops._model_grid import AxisGrid
+
+__all__ = ["Context", "measure"]
+
+type Run = Callable[[np.ndarray], np.ndarray]
+"""The model, from (1, channel, space...) in its dtype to (1, channel, space...)."""
+
+type Sample = Callable[[Index], Sequence[np.ndarray]]
+"""Voxels to measure on, for the sides of a window: (1, channel, space...) in the model's dtype."""
+
+START = {2: 64, 3: 24}
+"""Least side of the smaller window, by the number of space axes."""
+
+MOST_VOXELS = {2: 2**20, 3: 2**21}
+"""Voxels of a window beyond which nothing is measured."""
+
+TIMES = (1, 2, 3, 4, 8)
+"""Multiples of the supposed stride that are tried."""
+
+ROUNDING = 64
+"""Rounding errors of the model's dtype, at the height of its output, that count as agreement."""
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What was measured."""
+
+    halo: Index
+    """Voxels per space axis, multiples of the stride; the largest tried where none is enough."""
+
+    stride: Index
+    """Per space axis."""
+
+    residual: float
+    """The largest difference that is left from that halo on, in the output's own units."""
+
+    height: float
+    """The largest difference between two output values: what the residual is to be seen against."""
+
+    tile_dependent: bool
+    """Whether no context made tiles agree."""
+
+
+class _Axis(NamedTuple):
+    halo: int
+    stride: int
+    residual: float
+    height: float
+    agreed: bool
+
+
+class _Window(NamedTuple):
+    start: int
+    side: int
+
+
+def measure(
+    run: Run,
+    sample: Sample,
+    grid: Sequence[AxisGrid],
+    reach: Index | None,
+    *,
+    told: bool = False,
+    whole: bool = False,
+) -> Context:
+    """Measure the context that a model needs along each of its space axes.
+
+    Parameters
+    ----------
+    run, sample
+        The model and the voxels.
+    grid
+        What is known of each axis.
+    reach : tuple of int, optional
+        How far the graph says a voxel looks: where to begin.
+    told : bool
+        Whether somebody gave the stride, so that no other is tried.
+    whole : bool
+        Whether the graph has operators that look at the whole tile, so that other strides are not
+        tried before it is said.
+    """
+    times = (1,) if told or whole else TIMES
+    far = reach if reach is not None and len(reach) == len(grid) else None
+    found = [_along(k, run, sample, grid, far, times) for k in range(len(grid))]
+    return Context(
+        tuple(axis.halo for axis in found),
+        tuple(axis.stride for axis in found),
+        max(axis.residual for axis in found),
+        max(axis.height for axis in found),
+        not all(axis.agreed for axis in found),
+    )
+
+
+def _along(  # noqa: PLR0917
+    k: int,
+    run: Run,
+    sample: Sample,
+    grid: Sequence[AxisGrid],
+    reach: Index | None,
+    times: Sequence[int],
+) -> _Axis:
+    """Measure along one axis, with longer windows until they agree."""
+    axis, last = grid[k], None
+    for side, others in _sizes(k, grid, reach):
+        for more in times:
+            stepped = replace(axis, stride=axis.stride * more)
+            windows = _windows(stepped, side)
+            if windows is None:
+                continue
+            now = _compare(k, run, sample, grid, windows, others)
+            found = _judge(now, stepped)
+            if found.agreed:
+                return found
+            last = last or found
+        if axis.fixed is not None:
+            break
+    return last or _Axis(0, axis.stride, math.inf, 0.0, False)
+
+
+def _sizes(k: int, grid: Sequence[AxisGrid], reach: Index | None) -> Iterator[tuple[int, Index]]:
+    """Walk the side of the smaller window and the sides along the other axes, growing."""
+    rank = len(grid)
+    least, most = START[rank], MOST_VOXELS[rank]
+    wide = [least if reach is None else 2 * (reach[j] + axis.stride) for j, axis in enumerate(grid)]
+    side, first = max(least, wide[k] + 16 + axis_margin(grid[k])), True
+    while True:
+        others = tuple(axis.side(max(16, wide[j])) for j, axis in enumerate(grid))
+        voxels = 2 * side * math.prod(others) // others[k]
+        if voxels > most:
+            if not first:
+                return
+            # too much for once: what can be afforded, which may be too little to agree
+            shrink = (most / voxels) ** (1 / rank)
+            wide = [max(16, int(value * shrink)) for value in wide]
+            side = max(16, int(side * shrink))
+            others = tuple(axis.side(wide[j]) for j, axis in enumerate(grid))
+        yield side, others
+        if voxels > most:
+            return
+        first, side = False, 2 * side
+        wide = [2 * value for value in wide]
+
+
+def axis_margin(axis: AxisGrid) -> int:
+    """Return the voxels that are lost at a tile's ends, and so tell nothing."""
+    return 2 * axis.least
+
+
+def _windows(axis: AxisGrid, side: int) -> tuple[_Window, _Window] | None:
+    """Return two windows, the second an odd number of strides behind the first."""
+    if axis.fixed is not None:
+        shift = axis.stride * max(1, (axis.fixed // 4 // axis.stride) - 1 | 1)
+        return (
+            None
+            if shift > axis.fixed // 2
+            else (_Window(0, axis.fixed), _Window(shift, axis.fixed))
+        )
+    shift = axis.stride * (-(-8 // axis.stride) | 1)
+    inner = axis.side(side)
+    return _Window(0, axis.side(inner + 2 * shift)), _Window(shift, inner)
+
+
+def _compare(  # noqa: PLR0917
+    k: int,
+    run: Run,
+    sample: Sample,
+    grid: Sequence[AxisGrid],
+    windows: tuple[_Window, _Window],
+    others: Index,
+) -> tuple[np.ndarray, float]:
+    """Return the worst difference for each context and beyond, NaN where there is none."""
+    axis = grid[k]
+    stop = max(window.start + window.side for window in windows)
+    sides = tuple(stop if j == k else side for j, side in enumerate(others))
+    worst, height = np.zeros(0), 0.0
+    for voxels in sample(sides):
+        made = []
+        for window in windows:
+            cut = [slice(None)] * voxels.ndim
+            cut[2 + k] = slice(window.start, window.start + window.side)
+            made.append(_widened(run(voxels[tuple(cut)])))
+        found = _differences(k, axis, windows, made)
+        size = max(len(worst), len(found))
+        worst = np.fmax(_padded(worst, size), _padded(found, size))
+        with np.errstate(invalid="ignore"):
+            finite = made[0][np.isfinite(made[0])]
+        height = max(height, float(np.ptp(finite)) if finite.size else 0.0)
+    return np.fmax.accumulate(worst[::-1])[::-1], height
+
+
+def _widened(made: np.ndarray) -> np.ndarray:
+    return made.astype(np.float64 if made.dtype.kind != "f" or made.itemsize > 4 else np.float32)
+
+
+def _padded(values: np.ndarray, size: int) -> np.ndarray:
+    return np.concatenate([values, np.full(size - len(values), np.nan)])
+
+
+def _differences(
+    k: int, axis: AxisGrid, windows: tuple[_Window, _Window], made: Sequence[np.ndarray]
+) -> np.ndarray:
+    """Return the worst difference for each context, along axis ``k`` of the space axes."""
+    starts = [axis.origin(window.start) for window in windows]
+    low = max(starts)
+    high = min(s + array.shape[2 + k] for s, array in zip(starts, made, strict=True))
+    parts = []
+    for start, array in zip(starts, made, strict=True):
+        cut = [slice(None)] * array.ndim
+        cut[2 + k] = slice(low - start, high - start)
+        parts.append(array[tuple(cut)])
+    both_nan = np.isnan(parts[0]) & np.isnan(parts[1])
+    with np.errstate(invalid="ignore"):
+        apart = np.abs(parts[0] - parts[1])
+    apart[both_nan | (parts[0] == parts[1])] = 0
+    apart = np.nan_to_num(apart, nan=np.inf)
+    each = apart.max(axis=tuple(j for j in range(apart.ndim) if j != 2 + k))
+    places = np.arange(low, high)
+    first = (places // axis.ratio).astype(int) if axis.ratio != 1 else places
+    last = first if axis.ratio >= 1 else ((places + 1) / axis.ratio).astype(int) - 1
+    context = np.min(
+        [np.minimum(first - w.start, w.start + w.side - 1 - last) for w in windows], axis=0
+    )
+    worst = np.full(max(1, int(context.max()) + 1), np.nan)
+    np.fmax.at(worst, np.maximum(context, 0), each)
+    return worst
+
+
+def _judge(measured: tuple[np.ndarray, float], axis: AxisGrid) -> _Axis:
+    """Return the smallest context from which on the windows agree, if there is one."""
+    worst, height = measured
+    far = int(0.8 * (len(worst) - 1))  # a few voxels in the middle prove nothing
+    noise = float(worst[far]) if far < len(worst) and len(worst) > 4 else math.inf
+    allowed = ROUNDING * float(np.finfo(np.float32).eps) * height
+    if not noise <= allowed:
+        return _Axis(
+            _up(len(worst) // 2, axis), axis.stride, float(worst[len(worst) // 2]), height, False
+        )
+    enough = int(np.flatnonzero(worst <= max(2 * noise, 0.0))[0])
+    known = np.flatnonzero(~np.isnan(worst))
+    halo = _up(max(enough, int(known[0]) if axis.least else enough), axis)
+    return _Axis(halo, axis.stride, float(worst[min(halo, far)]), height, True)
+
+
+def _up(value: int, axis: AxisGrid) -> int:
+    return -(-value // axis.stride) * axis.stride

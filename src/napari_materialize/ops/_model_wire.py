@@ -1,0 +1,222 @@
+"""The protobuf messages of an ONNX file, as far as they must be known before it is opened.
+
+Owns the wire format and the numbers of the fields. What is found there is judged by `_model_file`
+and understood by `_model_graph`.
+
+Rules: onnx.proto of ONNX 1.x; the protobuf wire format,
+https://protobuf.dev/programming-guides/encoding.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from napari_materialize.ops._model_graph import Graph, Node
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Found", "scan"]
+
+_PARTS: dict[str, dict[int, str]] = {
+    "model": {7: "graph", 25: "function"},
+    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "function": {7: "node", 11: "attribute"},
+    "node": {5: "attribute"},
+    "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
+    "sparse": {1: "tensor", 2: "tensor"},
+    "tensor": {13: "external"},
+}
+"""Which fields of which message hold messages that lead to tensors and operators."""
+
+_FEW = 8
+"""Values of a tensor that are read: the scales of a Resize, a shape."""
+
+_FLOAT, _INT64, _DOUBLE = 1, 7, 11
+_FORMATS = {_FLOAT: "<f", _INT64: "<q", _DOUBLE: "<d"}
+
+
+@dataclass(slots=True)
+class Found:
+    """What a file says."""
+
+    locations: set[str] = field(default_factory=set)
+    """Files of weights that it refers to."""
+
+    domains: set[str] = field(default_factory=set)
+    """Domains of its operators, in every graph."""
+
+    own: set[str] = field(default_factory=set)
+    """Domains of the functions that the file itself defines."""
+
+    nodes: list[Node] = field(default_factory=list)
+    """The operators of the main graph, in order."""
+
+    shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+
+    def graph(self) -> Graph:
+        """Return the main graph."""
+        return Graph(tuple(self.nodes), self.shapes, self.numbers)
+
+
+def scan(data: bytes) -> Found:
+    """Walk a file.
+
+    Raises
+    ------
+    ValueError, IndexError
+        If it is not an ONNX model.
+    """
+    found = Found()
+    graphs = 0
+    todo = [("model", memoryview(data), 0)]
+    main: list[memoryview] = []
+    while todo:  # a list, not a recursion: a file cannot exhaust the stack
+        kind, message, depth = todo.pop()
+        texts: dict[int, list[str]] = {}
+        for number, value in _fields(message):
+            if not isinstance(value, memoryview):
+                continue
+            if (part := _PARTS.get(kind, {}).get(number)) is not None:
+                graphs += part == "graph"
+                if part == "node" and kind == "graph" and depth == 1:
+                    main.append(value)
+                todo.append((part, value, depth + 1))
+            elif _is_text(kind, number):
+                texts.setdefault(number, []).append(bytes(value).decode())
+        if kind == "external" and texts.get(1) == ["location"]:
+            found.locations.update(texts.get(2, ()))
+        elif kind == "node":
+            found.domains.add("".join(texts.get(7, ())))
+        elif kind == "function":
+            found.own.add("".join(texts.get(10, ())))
+        elif kind == "tensor":
+            _keep_tensor(found, message, None)
+    if not graphs:
+        raise ValueError("no graph")
+    for message in main:
+        found.nodes.append(_node(found, message))
+    return found
+
+
+def _is_text(kind: str, number: int) -> bool:
+    wanted = {"node": {7}, "function": {10}, "external": {1, 2}}
+    return number in wanted.get(kind, ())
+
+
+def _node(found: Found, message: memoryview) -> Node:
+    texts: dict[int, list[str]] = {1: [], 2: [], 4: [], 7: []}
+    attributes: dict[str, Any] = {}
+    tensor: memoryview | None = None
+    for number, value in _fields(message):
+        if not isinstance(value, memoryview):
+            continue
+        if number in texts:
+            texts[number].append(bytes(value).decode())
+        elif number == 5:
+            name, content, inner = _attribute(value)
+            attributes[name] = content
+            tensor = inner if name == "value" else tensor
+    node = Node("".join(texts[4]), "".join(texts[7]), tuple(texts[1]), tuple(texts[2]), attributes)
+    if node.operator == "Constant" and node.outputs and tensor is not None:
+        _keep_tensor(found, tensor, node.outputs[0])
+    return node
+
+
+def _attribute(message: memoryview) -> tuple[str, Any, memoryview | None]:
+    """Return an attribute's name, its whole numbers or its text, and its tensor."""
+    name, tensor = "", None
+    content: int | str | None = None
+    several: list[int] = []
+    for number, value in _fields(message):
+        if number == 1 and isinstance(value, memoryview):
+            name = bytes(value).decode()
+        elif number == 3 and isinstance(value, int):
+            content = _signed(value)
+        elif number == 4 and isinstance(value, memoryview):
+            content = bytes(value).decode("latin-1")
+        elif number == 5 and isinstance(value, memoryview):
+            tensor = value
+        elif number == 8:
+            several += _integers(value)
+    return name, several or content, tensor
+
+
+def _keep_tensor(found: Found, message: memoryview, called: str | None) -> None:
+    """Remember a stored tensor's shape, and its values where they are few."""
+    shape: list[int] = []
+    values: list[float] = []
+    raw, dtype, name = memoryview(b""), 0, ""
+    for number, value in _fields(message):
+        if number == 1:
+            shape += _integers(value)
+        elif number == 2 and isinstance(value, int):
+            dtype = value
+        elif number == 8 and isinstance(value, memoryview):
+            name = bytes(value).decode()
+        elif number == 9 and isinstance(value, memoryview):
+            raw = value
+        elif number == 4 and isinstance(value, memoryview) and len(value) <= 4 * _FEW:
+            values += [v for (v,) in struct.iter_unpack("<f", value)]
+        elif number == 7 and isinstance(value, memoryview) and len(value) <= 10 * _FEW:
+            values += _integers(value)
+    name = called or name
+    found.shapes[name] = tuple(shape)
+    form = _FORMATS.get(dtype)
+    if form and len(raw) <= _FEW * struct.calcsize(form):
+        values += [v for (v,) in struct.iter_unpack(form, raw)]
+    if 0 < len(values) <= _FEW:
+        found.numbers[name] = tuple(values)
+
+
+def _integers(value: int | memoryview) -> list[int]:
+    """Read one whole number, or several that are packed."""
+    if isinstance(value, int):
+        return [_signed(value)]
+    numbers, place = [], 0
+    while place < len(value):
+        number, place = _varint(value, place)
+        numbers.append(_signed(number))
+    return numbers
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
+    """Walk the fields of a protobuf message that hold bytes or whole numbers; skip the others."""
+    place = 0
+    while place < len(message):
+        key, place = _varint(message, place)
+        wire = key & 7
+        if wire == 0:
+            value, place = _varint(message, place)
+            yield key >> 3, value
+        elif wire == 2:
+            size, place = _varint(message, place)
+            if place + size > len(message):
+                raise ValueError("truncated")
+            yield key >> 3, message[place : place + size]
+            place += size
+        elif wire in {1, 5}:
+            place += 8 if wire == 1 else 4
+        else:
+            raise ValueError(f"wire type {wire}")
+
+
+def _varint(message: memoryview, place: int) -> tuple[int, int]:
+    """Read a variable-length integer: its value and the place behind it."""
+    value = shift = 0
+    while True:
+        byte = message[place]
+        place += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, place
+        shift += 7
+        if shift > 63:
+            raise ValueError("integer too long")

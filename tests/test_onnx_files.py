@@ -1,0 +1,279 @@
+"""What a model's file and the files beside it may be: descriptions, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import napari_materialize as nm
+import onnx_models as models
+from napari_materialize import ops
+from napari_materialize.errors import InputError, ModelError
+from napari_materialize.geometry import Box
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NAPARI_MATERIALIZE_CACHE", "")
+
+
+IMAGE = np.random.default_rng(5).integers(0, 255, (40, 44)).astype("u1")
+
+BIOIMAGE = """
+format_version: 0.4.9
+inputs:
+  - name: raw
+    axes: bcyx
+    shape: {min: [1, 1, 8, 8], step: [0, 0, 8, 8]}
+    preprocessing:
+      - name: zero_mean_unit_variance
+        kwargs: {mode: per_sample, axes: yx}
+      - name: gamma
+outputs:
+  - name: out
+    axes: bcyx
+    halo: [0, 0, 5, 5]
+    postprocessing: [{name: sigmoid}]
+"""
+
+NEWER = """
+format_version: 0.5.4
+inputs:
+  - id: raw
+    axes:
+      - {type: batch}
+      - {type: channel, channel_names: [a]}
+      - {type: space, id: y, size: {min: 8, step: 8}}
+      - {type: space, id: x, size: {min: 8, step: 8}}
+    preprocessing:
+      - id: scale_range
+        kwargs: {min_percentile: 1.0, max_percentile: 99.5}
+      - id: ensure_dtype
+        kwargs: {dtype: float32}
+outputs:
+  - id: out
+    axes:
+      - {type: batch}
+      - {type: channel, channel_names: [a, b]}
+      - {type: space, id: y, halo: 5, size: {tensor_id: raw, axis_id: y, offset: 0}}
+      - {type: space, id: x, halo: 6, size: {tensor_id: raw, axis_id: x, offset: 0}}
+"""
+
+
+@pytest.mark.parametrize("name", ["rdf.yaml", "model.yaml", "m.rdf.yaml"])
+def test_a_bioimage_description_fills_in_what_is_left_out(tmp_path: Path, name: str) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    (tmp_path / name).write_text(BIOIMAGE)
+    op = nm.open_view(IMAGE, ops.Onnx(path)).ops[0]
+    assert isinstance(op, ops.Onnx)
+    assert (op.extent, op.normalise, op.after, op.layout) == (5, "zscore", "sigmoid", "bcyx")
+    assert op.notes == ("its preprocessing gamma is not done here; do it before, with an op",)
+
+
+def test_a_newer_description_is_read_too(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    (tmp_path / "rdf.yaml").write_text(NEWER)
+    op = nm.open_view(IMAGE, ops.Onnx(tmp_path)).ops[0]
+    assert isinstance(op, ops.Onnx)
+    assert op.model == path
+    assert (op.extent, op.normalise, op.after) == ((5, 6), "percentile:1,99.5", "none")
+
+
+def test_what_is_given_wins_and_contradictions_are_named(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    (tmp_path / "rdf.yaml").write_text(BIOIMAGE.replace("halo: [0, 0, 5, 5]", "halo: [0, 0, 1, 1]"))
+    given = nm.open_view(IMAGE, ops.Onnx(path, 3, normalise="none", after="none")).ops[0]
+    assert isinstance(given, ops.Onnx)
+    assert (given.extent, given.normalise, given.after) == (3, "none", "none")
+    assert "rdf.yaml says normalise=zscore, but normalise=none was given" in given.notes
+    assert "rdf.yaml says halo=1,1, but halo=3 was given" in given.notes
+    short = nm.open_view(IMAGE, ops.Onnx(path)).ops[0]
+    assert isinstance(short, ops.Onnx)
+    assert short.extent == 2
+    assert any("description says halo=1, but a halo of 2 was measured" in n for n in short.notes)
+    ignored = ops.Onnx(path, 3, description="none")
+    assert (ignored.normalise, ignored.notes) == ("none", ())
+
+
+def test_a_description_of_another_name_is_offered_and_not_used(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    other = tmp_path / "Other.model.yaml"
+    other.write_text(BIOIMAGE)
+    op = ops.Onnx(path, 2)
+    assert op.normalise == "none"
+    (note,) = op.notes
+    assert "Other.model.yaml lies beside the model under another name and is not used" in note
+    assert ops.Onnx(path, 2, description=str(other)).normalise == "zscore"
+
+
+def test_a_folder_with_metadata(tmp_path: Path) -> None:
+    folder = tmp_path / "net"
+    folder.mkdir()
+    models.deep(folder / "model.onnx")
+    content: dict[str, Any] = {
+        "model_name": "net",
+        "input_voxel_size": [8, 8, 8],
+        "output_voxel_size": [8, 8, 8],
+        "read_shape": [32, 32, 32],
+        "write_shape": [22, 22, 22],
+        "output_channels": 3,
+    }
+    (folder / "metadata.json").write_text(json.dumps(content))
+    image = np.random.default_rng(1).normal(size=(24, 24, 24)).astype("f4")
+    view = nm.open_view(
+        [image, image[::2, ::2, ::2]], ops.Onnx(folder), chunks=(8, 8, 8), scale=(4, 4, 4)
+    )
+    op = view.ops[0]
+    assert isinstance(op, ops.Onnx)
+    assert (op.extent, op.input_voxel_size) == (5, (8.0, 8.0, 8.0))
+    assert "metadata.json says 3 channels, the model makes 2" in op.notes
+    assert any("says tiles of 32,32,32, but the model takes any" in note for note in op.notes)
+    assert len(view.levels) == 1
+    assert view.levels[0].scale == (1, 8, 8, 8)
+    with pytest.raises(
+        InputError, match=r"runs on voxels of 8, 8, 8 .* has larger ones, 16, 16, 16"
+    ):
+        nm.open_view(image, ops.Onnx(folder), scale=(16, 16, 16))
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "inputs: []", "inputs: 3\noutputs: 4", "a: [", "\x00"])
+def test_a_damaged_description_is_noted_or_refused(tmp_path: Path, text: str) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    file = tmp_path / "rdf.yaml"
+    file.write_text(text)
+    (note,) = ops.Onnx(path, 2).notes
+    assert note.startswith("onnx: the description rdf.yaml cannot be read: ")
+    with pytest.raises(ModelError, match=r"rdf\.yaml cannot be read: .* give description=none"):
+        ops.Onnx(path, 2, description=str(file))
+
+
+def corrupt(path: Path) -> None:
+    path.write_bytes(models.plain(path).read_bytes()[:-50])
+
+
+def without_weights(path: Path) -> None:
+    model = onnx.load(models.plain(path))
+    tensor = model.graph.initializer[0]
+    tensor.ClearField("raw_data")
+    tensor.data_location = TensorProto.EXTERNAL
+    entry = tensor.external_data.add()
+    entry.key, entry.value = "location", "weights.bin"
+    path.write_bytes(model.SerializeToString())
+
+
+def two_inputs(path: Path) -> None:
+    ports = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 1, "y", "x"])
+        for name in ("image", "mask", "out")
+    ]
+    nodes = [helper.make_node("Add", ["image", "mask"], ["out"])]
+    graph = helper.make_graph(nodes, "test", ports[:2], ports[2:])
+    opsets = [helper.make_opsetid("", 17)]
+    path.write_bytes(
+        helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    )
+
+
+def foreign(path: Path) -> None:
+    nodes = [helper.make_node("Secret", ["in"], ["out"], domain="evil.corp")]
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("evil.corp", 1)]
+    models.save(path, nodes, opsets=opsets)
+
+
+def too_new(path: Path) -> None:
+    models.plain(path, opsets=[helper.make_opsetid("", 99)])
+
+
+def absurd(path: Path) -> None:
+    model = onnx.load(models.plain(path))
+    model.graph.initializer[0].dims[:] = [2**20, 2**20]
+    path.write_bytes(model.SerializeToString())
+
+
+WRONG = {
+    "corrupt": (corrupt, r"bad\.onnx is not an ONNX model, or is damaged .* export it again"),
+    "weights missing": (
+        without_weights,
+        r"weights in 'weights\.bin', which is not in its folder; put",
+    ),
+    "opset too new": (too_new, "written for opset 99, .*; export it again, for an older opset"),
+    "two inputs": (
+        two_inputs,
+        "must need one input, needs image, mask; this op runs models of one",
+    ),
+    "custom ops": (foreign, r"uses operators of 'evil\.corp', which need a library .* export it"),
+    "absurd sizes": (absurd, "announces a tensor 'a' of 1048576 x 1048576 values, at most"),
+    "wrong rank": (
+        lambda path: models.save(path, [models.node("Identity", ["in"], ["out"])], shape=("n",)),
+        "an image has 2 to 5 axes, its input in has 1",
+    ),
+    "no size works": (
+        lambda path: models.save(
+            path,
+            [models.node("Concat", ["in", "w"], ["out"], axis=1)],
+            [("w", np.zeros((1, 1, 8, 5), "f4"))],
+        ),
+        "fails on a block of .* give it: multiple=8",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_a_wrong_model_is_one_sentence_and_nothing_is_created(tmp_path: Path, name: str) -> None:
+    make, message = WRONG[name]
+    path, target = tmp_path / "bad.onnx", tmp_path / "out.zarr"
+    make(path)
+    with pytest.raises(ModelError, match=message) as caught:
+        nm.materialize(IMAGE, target, ops=f"onnx:model={path},halo=auto")
+    sentence = str(caught.value)
+    assert "bad.onnx" in sentence
+    assert "\n" not in sentence
+    assert not target.exists()
+
+
+def test_voxels_are_made_larger_for_a_model_bound_to_a_size(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    image = np.random.default_rng(2).normal(size=(60, 66)).astype("f4")
+    half, third = (image.reshape(60 // n, n, 66 // n, n).mean((1, 3)) for n in (2, 3))
+    levels = [image, half]
+    box = Box.whole((2, 30, 33))
+    on_half = nm.open_view(half, ops.Onnx(path, 2), chunks=(7, 8)).look(0, box)
+    bound = nm.open_view(levels, ops.Onnx(path, 2, input_voxel_size=2.0), chunks=(7, 8))
+    assert [level.shape for level in bound.levels] == [(2, 30, 33)]
+    np.testing.assert_array_equal(bound.look(0, box), on_half)
+    only = nm.open_view(image, ops.Onnx(path, 2, input_voxel_size=2.0), chunks=(7, 8))
+    np.testing.assert_allclose(only.look(0, box), on_half, rtol=0, atol=1e-5)
+    by_three = nm.open_view(image, ops.Onnx(path, 2, input_voxel_size=3.0), chunks=(7, 8))
+    expected = nm.open_view(third, ops.Onnx(path, 2)).look(0, Box.whole((2, 20, 22)))
+    np.testing.assert_allclose(
+        by_three.look(0, Box.whole((2, 20, 22))), expected, rtol=0, atol=1e-5
+    )
+    assert by_three.levels[0].translation == (0, 1, 1)
+
+
+def test_coarser_levels_are_made_of_the_output_and_through_the_engine(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    image = np.random.default_rng(2).normal(size=(64, 64)).astype("f4")
+    levels = [image, image[::2, ::2].copy(), image[::4, ::4].copy()]
+    op = ops.Onnx(path, 2, input_voxel_size=1.0, after="threshold:0")
+    view = nm.open_view(levels, op, chunks=(16, 16))
+    fine = view.look(0, Box.whole((2, 64, 64)))
+    coarse = fine.reshape(2, 32, 2, 32, 2).sum((2, 4)) > 2  # most of four; of a tie the smaller
+    with nm.Engine(slots=3) as engine:
+        np.testing.assert_array_equal(engine.array(view, 1)[...], coarse)
+        store = nm.MemoryStore()
+        done = engine.materialize(view, store, levels=[0, 1, 2])
+        np.testing.assert_array_equal(
+            engine.array(view, 2)[...], view.look(2, Box.whole((2, 16, 16)))
+        )
+    assert done.failed == 0
+    assert [level.scale for level in view.levels] == [(1, 1, 1), (1, 2, 2), (1, 4, 4)]
+    assert [level.translation[-1] for level in view.levels] == [0, 0.5, 1.5]
