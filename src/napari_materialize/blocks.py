@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BLOCK_BYTES",
     "BOUNDARIES",
+    "BlockLimits",
     "Boundary",
     "Link",
     "Step",
@@ -43,6 +44,9 @@ BOUNDARIES: tuple[Boundary, ...] = get_args(Boundary.__value__)
 
 BLOCK_CHUNKS = 64
 """Chunks in a block, channels apart: each of them is dealt with under the engine's lock."""
+
+SAVES = 1.1
+"""How many times less work larger blocks have to be, to be worth a client's longer wait."""
 
 VOXEL_BYTES = 12
 """What a voxel that ops are handed takes while they work: three times a float32."""
@@ -145,18 +149,28 @@ def spread(chain: Sequence[Link], made: Level) -> tuple[bool, ...]:
     )
 
 
+class BlockLimits(NamedTuple):
+    """How large a computation of several chunks may be."""
+
+    seconds: float = 1.0
+    """That it may take."""
+
+    memory: int = BLOCK_BYTES
+    """Bytes that the voxels which ops are handed may take, at `VOXEL_BYTES` each."""
+
+    lanes: int = 1
+    """Blocks that a level has to have at least: who computes them at a time."""
+
+
 def best_block(
-    chain: Sequence[Link],
-    made: Level,
-    voxel_seconds: float | None,
-    seconds: float,
-    memory: int = BLOCK_BYTES,
+    chain: Sequence[Link], made: Level, voxel_seconds: float | None, limits: BlockLimits
 ) -> Index:
     """Return how many chunks along each axis are best computed in one call.
 
-    Along an axis that the last op makes whole, as a model its channels, all of them. Along the axes
-    that have a halo doubled for as long as that saves a tenth of the work, and the block fits
-    the memory and the time.
+    Along an axis that the last op makes whole, as a model its channels, all of them. The axes that
+    have a halo are doubled for as long as that saves a tenth of the work and the block keeps to the
+    limits; the last time perhaps only the later ones of them, so that a walk in Morton's order
+    meets each block in one run.
 
     Parameters
     ----------
@@ -167,26 +181,51 @@ def best_block(
     voxel_seconds : float or None
         Seconds of work per voxel the ops are handed, as measured; None if nobody knows yet, and
         then each chunk is computed alone.
-    seconds : float
-        That a block may take.
-    memory : int
-        Bytes that its voxels may take, at `VOXEL_BYTES` each.
+    limits : BlockLimits
+        Time, memory, and how many blocks there have to be.
     """
     wide = spread(chain, made)
     first = best = made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop
-    while voxel_seconds is not None and any(wide):
-        more = tuple(
-            min(2 * n, 1 << (count - 1).bit_length()) if grows else n
-            for n, count, grows in zip(best, made.grid.counts, wide, strict=True)
+
+    def pays(now: Index, then: Index) -> bool:
+        return _work(chain, made, now) >= SAVES * _work(chain, made, then)
+
+    def fits(counts: Index, seconds: float) -> bool:
+        voxels = _work(chain, made, counts) * math.prod(map(operator.mul, counts, made.chunks))
+        return (
+            math.prod(counts) <= BLOCK_CHUNKS * math.prod(first)
+            and voxels * VOXEL_BYTES <= limits.memory
+            and voxels * seconds <= limits.seconds
+            and _blocks(made, counts) >= min(limits.lanes, _blocks(made, first))
         )
-        now, then = _work(chain, made, best), _work(chain, made, more)
-        voxels = then * math.prod(map(operator.mul, more, made.chunks))
-        if math.prod(more) > BLOCK_CHUNKS * math.prod(first):
+
+    while voxel_seconds is not None and any(wide):
+        grown = _doubled(best, made, wide)
+        if not pays(best, grown):
             break
-        if now < 1.1 * then or voxels * VOXEL_BYTES > memory or voxels * voxel_seconds > seconds:
-            break
-        best = more
+        if fits(grown, voxel_seconds):
+            best = grown
+            continue
+        for axis in reversed(range(made.ndim)):
+            more = (*best[:axis], grown[axis], *best[axis + 1 :])
+            if not (pays(best, more) and fits(more, voxel_seconds)):
+                break
+            best = more
+        break
     return best
+
+
+def _doubled(counts: Index, made: Level, wide: Sequence[bool]) -> Index:
+    """Return counts twice as large along some axes, as far as there are chunks."""
+    return tuple(
+        min(2 * n, 1 << (count - 1).bit_length()) if grows else n
+        for n, count, grows in zip(counts, made.grid.counts, wide, strict=True)
+    )
+
+
+def _blocks(made: Level, counts: Index) -> int:
+    """Return how many blocks of so many chunks a level has."""
+    return math.prod(-(-n // c) for n, c in zip(made.grid.counts, counts, strict=True))
 
 
 def _reach(chain: Sequence[Link], size: Index) -> list[Box]:

@@ -8,13 +8,12 @@ interleaving of claims, releases, starts and ends can be tried as plain calls.
 from __future__ import annotations
 
 import itertools
-import math
 import operator
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from napari_materialize.blocks import BLOCK_BYTES
+from napari_materialize.blocks import BlockLimits
 from napari_materialize.cache import ChunkCache, ChunkState, Pool
 from napari_materialize.demand import Phase, Queue, Request
 from napari_materialize.errors import ChunkError
@@ -22,7 +21,7 @@ from napari_materialize.geometry import Box
 from napari_materialize.ops import Abandoned
 from napari_materialize.pace import Pace
 from napari_materialize.stages import ChunkKey
-from napari_materialize.uses import Uses
+from napari_materialize.uses import Regions
 
 if TYPE_CHECKING:
     import threading
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.demand import Claim
     from napari_materialize.geometry import Index
-    from napari_materialize.stages import OpStage, Stage
+    from napari_materialize.stages import Stage
 
 __all__ = ["COMPUTE", "READ", "Dispatch", "Outcome", "Start"]
 
@@ -51,7 +50,7 @@ class Start(NamedTuple):
     """The chunks it was started for, then those it yields besides."""
 
     asked: tuple[Index, ...]
-    """The chunks it was started for, in order."""
+    """The box of the chunks it was started for, in order; some of it may not be needed."""
 
     background: bool
     """Whether only background work waits for it, as of now."""
@@ -87,18 +86,17 @@ class Dispatch:
         Slots of the lanes ``read`` and ``compute``.
     budgets : mapping of Pool to int
         Bytes per pool.
-    block_seconds, block_bytes
-        How long a computation of several chunks may take, and how much memory its voxels.
+    limits : BlockLimits, optional
+        How large a computation of several chunks may be.
     """
 
     def __init__(
         self,
         lanes: Mapping[str, int],
         budgets: Mapping[Pool, int],
-        block_seconds: float = 1.0,
-        block_bytes: int = BLOCK_BYTES,
+        limits: BlockLimits | None = None,
     ) -> None:
-        self.pace = Pace(block_seconds, block_bytes)
+        self.pace = Pace(limits or BlockLimits(lanes=max(1, lanes[COMPUTE] - 1)))
         """How many chunks background work computes in one call."""
         self.queue: Queue[ChunkKey] = Queue(lanes)
         self.cache: ChunkCache[ChunkKey] = ChunkCache(budgets)
@@ -112,7 +110,8 @@ class Dispatch:
         self._cancels: dict[threading.Event, set[ChunkClaim]] = {}
         self._alone: set[ChunkKey] = set()
         """Chunks whose block failed, and which are computed alone for it."""
-        self._uses: dict[tuple[str, int], list[Uses]] = {}
+        self.regions = Regions()
+        """What jobs will ask for."""
         self.given_up: deque[ChunkClaim] = deque()
         """Claims whose cancel event was found set, and whose holders are not told yet."""
 
@@ -213,10 +212,11 @@ class Dispatch:
         """Let failed inputs be asked for again, by the chunk that needs them."""
         if stage.previous is None:
             return
+        feeding, level = stage.feeds(key.level)
         for index in stage.inputs(key.level, [key.chunk]):
-            part = ChunkKey(stage.previous.identity, key.level, index)
+            part = ChunkKey(feeding.identity, level, index)
             if self._forgive(part):
-                self._forgive_inputs(stage.previous, part)
+                self._forgive_inputs(feeding, part)
 
     def _give_up_cancelled(self) -> None:
         for event, claims in list(self._cancels.items()):
@@ -249,11 +249,11 @@ class Dispatch:
         """Take from whoever led a block that dissolved the inputs it needs no more."""
         while (key := self.queue.take_trimmed()) is not None:
             job = self._jobs[key]
-            previous = job.stage.previous
-            if previous is None or job.error is not None:
+            if job.stage.previous is None or job.error is not None:
                 continue
+            feeding, level = job.stage.feeds(key.level)
             keep = {
-                ChunkKey(previous.identity, key.level, index)
+                ChunkKey(feeding.identity, level, index)
                 for index in job.stage.inputs(key.level, [key.chunk])
             }
             for part in job.pinned:
@@ -303,24 +303,25 @@ class Dispatch:
             if self.queue.phase(key) is not Phase.WAITING:
                 continue  # bound to another of them meanwhile
             job = self._jobs[key]
-            previous = job.stage.previous
-            assert previous is not None
+            assert job.stage.previous is not None
+            feeding, level = job.stage.feeds(key.level)
             try:
                 needed = job.stage.inputs(key.level, self._bind(job.stage, key))
             except Exception as error:  # noqa: BLE001 - an op's, and its chunk's failure
                 job.error, needed = error, ()
             missing, lasting = [], not self.queue.background(key)
             for index in needed:
-                part = ChunkKey(previous.identity, key.level, index)
-                request = self._need(job, previous, part, lasting)
+                part = ChunkKey(feeding.identity, level, index)
+                request = self._need(job, feeding, part, lasting)
                 if request is not None:
                     missing.append(request)
             pending.extend(self.queue.expand(key, missing))
 
     def _bind(self, stage: Stage, key: ChunkKey) -> list[Index]:
-        """Let waiting neighbours be computed along with a chunk, if that is less work for all.
+        """Let waiting neighbours be computed along with a chunk; return the box of all of them.
 
-        Only background work is bound, and only to a whole box: a client's chunk is computed alone.
+        Only background work is bound: a client's chunk is computed alone. Some of the box may be
+        there already, or be on its way; if that is most of it, each of the others is cheaper alone.
         """
         if not self.queue.background(key) or key in self._alone:
             return [key.chunk]
@@ -334,12 +335,12 @@ class Dispatch:
             for index in itertools.product(*map(range, block.start, block.stop))
             if self._can_bind(ChunkKey(key.stage, key.level, index))
         ]
-        extent = [max(axis) - min(axis) + 1 for axis in zip(*found, strict=True)]
-        if math.prod(extent) != len(found):
+        cover = _cover(found)
+        if 2 * len(found) < len(cover):
             return [key.chunk]
         others = (ChunkKey(key.stage, key.level, index) for index in found)
         self.queue.bind(key, (other for other in others if other != key))
-        return found
+        return cover
 
     def _can_bind(self, key: ChunkKey) -> bool:
         waits = self.queue.phase(key) is Phase.WAITING and key not in self._alone
@@ -372,11 +373,11 @@ class Dispatch:
         members = [key, *self.queue.start_bound(key)]
         for member in members:
             self.cache.start(member)
-        asked = sorted(member.chunk for member in members)
-        known = set(members)
+        asked = _cover([member.chunk for member in members])
+        known = set(asked)
         for index in self._made(stage, key.level, asked):
             other = ChunkKey(key.stage, key.level, index)
-            if other not in known and self._join(stage, other):
+            if index not in known and self._join(stage, other):
                 members.append(other)
         return Start(stage, tuple(members), tuple(asked), background)
 
@@ -412,7 +413,7 @@ class Dispatch:
         """End a computation with results, with an error, or with neither if it was abandoned."""
         outcomes: list[Outcome] = []
         reason = "nobody waits any more"
-        if results is not None and start.stage.lane == COMPUTE:
+        if results is not None:
             self.pace.measure(start.stage, start.members[0].level, start.asked, seconds)
         if error is not None and len(start.asked) > 1:
             # one bad voxel must not fail its whole block: each on its own says which it is
@@ -430,29 +431,9 @@ class Dispatch:
 
     def _let_go(self, start: Start) -> None:
         """Let the inputs go that no chunk of a job's region needs any more."""
-        stage, level = start.stage, start.members[0].level
-        uses = self._uses.get((stage.identity, level), ())
-        if len(uses) != 1 or stage.previous is None:
-            return  # with two jobs over the same, neither knows what the other needs
-        for index in uses[0].done(member.chunk for member in start.members):
-            part = ChunkKey(stage.previous.identity, level, index)
+        level, chunks = start.members[0].level, [member.chunk for member in start.members]
+        for part in self.regions.done(start.stage, level, chunks):
             self.cache.let_go(part, "no chunk of the job needs it any more")
-
-    def enter(self, stage: OpStage, level: int, region: Box) -> Uses:
-        """Take note that a job will compute a region of a stage's chunks, each once.
-
-        Source chunks that it alone needs are let go as soon as it needs them no more.
-        """
-        uses = Uses(stage, level, region)
-        self._uses.setdefault((stage.identity, level), []).append(uses)
-        return uses
-
-    def leave(self, stage: OpStage, level: int, uses: Uses) -> None:
-        """Take note that the job is over."""
-        here = self._uses[stage.identity, level]
-        here.remove(uses)
-        if not here:
-            del self._uses[stage.identity, level]
 
     def _unpin_inputs(self, job: _Job) -> None:
         for part in job.pinned:
@@ -498,3 +479,9 @@ class Dispatch:
 
 def _request(stage: Stage, key: ChunkKey) -> Request[ChunkKey]:
     return Request(key, stage.lane, key.level, has_inputs=stage.previous is not None)
+
+
+def _cover(chunks: Sequence[Index]) -> list[Index]:
+    """Return all places of the box around some, in order."""
+    axes = [range(min(axis), max(axis) + 1) for axis in zip(*chunks, strict=True)]
+    return list(itertools.product(*axes))

@@ -9,19 +9,19 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from napari_materialize.blocks import BLOCK_BYTES
+from napari_materialize.blocks import BLOCK_BYTES, BlockLimits
 from napari_materialize.cache import MIB, ChunkState, Event, Pool
 from napari_materialize.claims import ChunkClaim, failure
-from napari_materialize.demand import Phase
 from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
 from napari_materialize.errors import EngineClosed, OptionError
+from napari_materialize.figures import figures, snapshot
 from napari_materialize.ops import Abandoned
-from napari_materialize.stages import OpStage
-from napari_materialize.uses import regions
+from napari_materialize.uses import first_region
 from napari_materialize.workers import DaemonWorkers, Next, Workers
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ __all__ = ["Engine"]
 
 RELEASED_AT_A_TIME = 64
 """Claims that are released under the lock at a time."""
+
+QUICK_READ = 3e-4
+"""Seconds below which several reads are done by one thread, since handing over takes as long."""
 
 MAKE_WAY = 1e-4
 """Seconds that whoever releases many claims leaves to a client that asks."""
@@ -105,8 +108,9 @@ class Engine:
                 raise OptionError(f"engine: {name} must be at least 1, got {value}")
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
         self._lock = threading.Lock()
+        limits = BlockLimits(block_seconds, block_bytes, max(1, self.slots - 1))
         self._new_dispatch = partial(
-            Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, block_seconds, block_bytes
+            Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, limits
         )
         self._dispatch = self._new_dispatch()
         self._seconds = {READ: 0.0, COMPUTE: 0.0}
@@ -281,22 +285,18 @@ class Engine:
         Source chunks that only the job needs are then kept until the last of its chunks that
         needs them is computed, and no longer; what a client needed stays, within the budget.
         """
-        stages = [stage for stage in view.stages if isinstance(stage, OpStage)]
-        if not stages:
-            yield
-            return
-        region = regions(stages, level, box).get(stages[0].identity)
-        if region is None:
+        found = first_region(view.stages[-1], level, box)
+        if found is None:
             yield
             return
         with self._lock:
-            dispatch = self._dispatch
-            uses = dispatch.enter(stages[0], level, region)
+            jobs = self._dispatch.regions
+            uses = jobs.enter(*found)
         try:
             yield
         finally:
             with self._lock:
-                dispatch.leave(stages[0], level, uses)
+                jobs.leave(*found[:2], uses)
 
     def retry(self, view: View, level: int, index: Sequence[int]) -> None:
         """Compute a failed chunk once more, and those of its inputs that failed.
@@ -345,26 +345,13 @@ class Engine:
     def stats(self) -> dict[str, Any]:
         """Return counts of what waits, runs, was dropped, found, computed and is held, as JSON."""
         with self._lock:
-            queue, cache = self._dispatch.queue, self._dispatch.cache
-            jobs, dropped = queue.counts(), dict(queue.dropped)
-            pools = {pool.name.lower(): cache.bytes(pool) for pool in Pool}
-            states, evictions = cache.counts(), cache.evictions
-            hits, misses = self._dispatch.hits, self._dispatch.misses
+            taken = snapshot(self._dispatch)
             counts, seconds = dict(self._counts), dict(self._seconds)
-        running = {k: n for k, n in jobs.items() if k[0] is Phase.RUNNING}
-        waiting = {k: n for k, n in jobs.items() if k[0] is not Phase.RUNNING}
         return {
-            "waiting": _by_class(waiting),
-            "running": _by_class(running),
-            "dropped": _by_class({(Phase.WAITING, *place): n for place, n in dropped.items()}),
-            "hits": hits,
-            "misses": misses,
+            **figures(taken),
             "read": counts[READ],
             "computed": counts[COMPUTE],
             "failures": counts["failures"],
-            "evictions": evictions,
-            "states": {state.value: n for state, n in states.items()},
-            "bytes": pools,
             "seconds": seconds,
         }
 
@@ -418,13 +405,39 @@ class Engine:
 
     def _hand_over(self, outcomes: Sequence[Outcome], starts: Sequence[Start]) -> None:
         """Run what started and tell who waited; without the lock."""
+        quick = [start for start in starts if self._is_quick(start)]
+        if quick:
+            self._workers.submit(READ, partial(self._go, quick))
         for start in starts:
-            self._workers.submit(*self._work(start))
+            if start not in quick:
+                self._workers.submit(*self._work(start))
         self._tell(outcomes)
+
+    def _is_quick(self, start: Start) -> bool:
+        """Whether it is a read that takes about as long as to hand it to another thread."""
+        if start.stage.lane != READ:
+            return False
+        seconds = self._dispatch.pace.expected(start.stage, start.members[0].level, start.asked)
+        return seconds is not None and seconds < QUICK_READ
 
     def _work(self, start: Start) -> Next:
         lane = BACKGROUND if _in_background(start) else start.stage.lane
-        return lane, partial(self._run, start)
+        return lane, partial(self._go, [start])
+
+    def _go(self, starts: Sequence[Start]) -> Next | None:
+        """Run what started, one after the other, in a worker; return what it may go on with."""
+        line = deque(starts)
+        while line:
+            after = self._run(line.popleft())
+            if after is None:
+                continue
+            if not line:
+                return self._work(after)
+            if self._is_quick(after):
+                line.append(after)
+            else:
+                self._workers.submit(*self._work(after))
+        return None
 
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         for claim, value, error in outcomes:
@@ -437,8 +450,8 @@ class Engine:
                 break
             claim.tell_released()
 
-    def _run(self, start: Start) -> Next | None:
-        """Compute or read, in a worker; return what the same thread may go on with."""
+    def _run(self, start: Start) -> Start | None:
+        """Compute or read; return what started then that the same thread may go on with."""
         if self._closed:
             return None
         stage, key = start.stage, start.members[0]
@@ -470,7 +483,7 @@ class Engine:
             starts = self._start()
         mine = next((s for s in starts if _in_background(s) == _in_background(start)), None)
         self._hand_over(outcomes, [other for other in starts if other is not mine])
-        return None if mine is None else self._work(mine)
+        return mine
 
     def _inputs(self, start: Start) -> dict[Index, np.ndarray]:
         # Handed straight on: a local variable in `_run` would outlive a failure in its traceback.
@@ -483,12 +496,3 @@ class Engine:
 def _in_background(start: Start) -> bool:
     """Whether it is run in the threads of background work: a read never is."""
     return start.background and start.stage.lane == COMPUTE
-
-
-def _by_class(counts: dict[tuple[Phase, int, int], int]) -> dict[str, dict[int, int]]:
-    """Sum counts into ``{"client": {level: n}, "background": {level: n}}``."""
-    table: dict[str, dict[int, int]] = {"client": {}, "background": {}}
-    for (_, which, level), count in counts.items():
-        row = table["background" if which else "client"]
-        row[level] = row.get(level, 0) + count
-    return table

@@ -10,6 +10,7 @@ import itertools
 import math
 import operator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from napari_materialize.errors import BoxError
@@ -88,7 +89,7 @@ class Box:
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
         """Return the box of a whole array of ``shape``."""
-        return cls((0,) * len(shape), tuple(shape))
+        return _whole(tuple(shape))
 
     @property
     def ndim(self) -> int:
@@ -117,7 +118,7 @@ class Box:
 
     def clip(self, shape: Sequence[int]) -> Box:
         """Return the part of the box inside an array of ``shape``, perhaps empty."""
-        return self.intersect(Box._sure((0,) * len(shape), tuple(shape)))
+        return self.intersect(_whole(tuple(shape)))
 
     def intersect(self, other: Box) -> Box:
         """Return the voxels in both boxes; an empty box where there are none."""
@@ -126,9 +127,11 @@ class Box:
 
     def grow(self, halo: Sequence[int]) -> Box:
         """Return the box with ``halo`` more voxels on both sides of each axis."""
-        return Box(
-            tuple(map(operator.sub, self.start, halo)), tuple(map(operator.add, self.stop, halo))
-        )
+        start = tuple(map(operator.sub, self.start, halo))
+        stop = tuple(map(operator.add, self.stop, halo))
+        if any(map(operator.gt, start, stop)):
+            return Box(start, stop)  # which refuses: it was shrunk to less than nothing
+        return Box._sure(start, stop)
 
     def shift(self, offset: Sequence[int]) -> Box:
         """Return the box moved by ``offset``."""
@@ -152,9 +155,14 @@ class Box:
         )
 
 
+@lru_cache(maxsize=1024)
+def _whole(shape: Index) -> Box:
+    return Box((0,) * len(shape), shape)
+
+
 # The class is frozen: its own slots are set through these.
-_set_start = Box.start.__set__  # type: ignore[attr-defined]  # a slot's descriptor
-_set_stop = Box.stop.__set__  # type: ignore[attr-defined]
+_set_start = vars(Box)["start"].__set__
+_set_stop = vars(Box)["stop"].__set__
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from napari_materialize.blocks import BlockLimits
     from napari_materialize.geometry import Index
     from napari_materialize.stages import Stage
 
@@ -25,14 +26,12 @@ class Pace:
 
     Parameters
     ----------
-    limit : float
-        Seconds that a computation of several chunks may take.
-    memory : int
-        Bytes that its voxels may take.
+    limits : BlockLimits
+        How large a computation of several chunks may be.
     """
 
-    def __init__(self, limit: float, memory: int) -> None:
-        self.limit, self.memory = limit, memory
+    def __init__(self, limits: BlockLimits) -> None:
+        self.limits = limits
         self._seconds: dict[str, float] = {}
         self._blocks: dict[tuple[str, int], tuple[int, Index]] = {}
 
@@ -40,15 +39,19 @@ class Pace:
         """Return how many chunks along each axis background work computes in one call."""
         seconds, place = self._seconds.get(stage.identity), (stage.identity, level)
         if seconds is None:
-            return stage.block(level, None, self.limit, self.memory)
+            return stage.block(level, None, self.limits)
         # thought over again only when the pace has changed by a good part
         step = round(2 * math.log2(max(seconds, 1e-12)))
         known = self._blocks.get(place)
         if known is None or known[0] != step:
-            block = stage.block(level, seconds, self.limit, self.memory)
-            known = self._blocks[place] = (step, block)
+            known = self._blocks[place] = (step, stage.block(level, seconds, self.limits))
             _forget_oldest(self._blocks)
         return known[1]
+
+    def expected(self, stage: Stage, level: int, indices: Sequence[Index]) -> float | None:
+        """Return how many seconds some chunks will take, as measured; None if nobody knows yet."""
+        seconds = self._seconds.get(stage.identity)
+        return None if seconds is None else seconds * stage.voxels(level, indices)
 
     def measure(self, stage: Stage, level: int, indices: Sequence[Index], seconds: float) -> None:
         """Take note that some chunks took ``seconds`` to compute."""
