@@ -13,11 +13,12 @@ from hypothesis import strategies as st
 
 import napari_materialize as nm
 from doubles import Gate, RecordingArray, cranked
-from napari_materialize._napari import reads as reads_module
 from napari_materialize._napari.asking import Asker, Asking
+from napari_materialize._napari.holding import AT_A_TIME, LAST, Group
 from napari_materialize._napari.layer import LiveArray
+from napari_materialize._napari.pacing import Moving
 from napari_materialize._napari.picture import compose, nearest_first
-from napari_materialize._napari.reads import LAST, Group, LayerReads
+from napari_materialize._napari.reads import LayerReads
 from napari_materialize.arrays import Axis, Level
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import ChunkError, EngineClosed
@@ -350,9 +351,9 @@ def test_many_chunks_are_asked_for_in_portions() -> None:
     while not reads.complete or not rounds:
         plane(reads, 0)
         waiting = [claim for claim in reads.held(Group.PICTURE).values() if not claim.done]
-        assert len(waiting) <= reads_module.AT_A_TIME
+        assert len(waiting) <= AT_A_TIME
         assert reads.settled == (not waiting)
-        assert len(news) == min(800, rounds * reads_module.AT_A_TIME)  # there is news to go on at
+        assert len(news) == min(800, rounds * AT_A_TIME)  # there is news to go on at
         workers.run_all()
         rounds += 1
     assert rounds == 5
@@ -527,3 +528,146 @@ def test_one_channel_of_a_live_layer_is_gone_on_from_as_that_channel() -> None:
         more = nm.open_view(live)
         assert [op.name for op in more.ops] == ["select"]
         np.testing.assert_array_equal(engine.array(more)[:], array[1])
+
+
+# ---------------------------------------------------------------------- what is asked for, and when
+
+
+def flat_pyramid() -> list[np.ndarray]:
+    base = np.arange(64 * 64, dtype="i4").reshape(1, 64, 64)
+    return [base[:, :: 2**n, :: 2**n] for n in range(3)]
+
+
+def computed_order(view: Any, engine: Any) -> list[tuple[int, tuple[int, ...]]]:
+    """Return the (level, index) of the chunks that began, in order."""
+    begun = [e for e in engine.events(view) if e.after is ChunkState.LOADING]
+    return [(event.key.level, event.key.chunk) for event in begun]
+
+
+def test_a_coarser_picture_goes_ahead_of_one_that_takes_long() -> None:
+    engine, workers = cranked(slots=2)
+    view = nm.open_view(flat_pyramid(), ["invert"], chunks=(1, 8, 8))
+    reads = shown(LayerReads(view, engine))
+    live = LiveArray(reads, 0)
+    reads.glance(0, live[0]._axes, PICTURE)
+    coarse = set(reads.held(Group.COARSE))
+    assert coarse == {(2, (0, y, x)) for y in range(2) for x in range(2)}
+    assert len(reads.held(Group.PICTURE)) == 64
+    workers.run_all()
+    order = computed_order(view, engine)
+    assert set(order[:4]) == coarse
+    assert order[4:] == list(reads.held(Group.PICTURE))
+    assert reads.settled
+
+
+@pytest.mark.parametrize("there", [1, 2])
+def test_no_coarser_picture_where_one_is_there(there: int) -> None:
+    engine, workers = cranked(slots=2)
+    view = nm.open_view(flat_pyramid(), ["invert"], chunks=(1, 8, 8))
+    reads = shown(LayerReads(view, engine))
+    whole = LiveArray(reads, there)
+    claims = engine.claim_all(view, there, [i for _, i in _places(view, there)])
+    workers.run_all()
+    before = engine.stats()["computed"]
+    reads.glance(0, LiveArray(reads, 0)[0]._axes, PICTURE)
+    workers.run_all()
+    assert engine.stats()["computed"] - before == 64
+    assert whole.shape == view.levels[there].shape
+    engine.release_all(claims)
+
+
+def _places(view: Any, level: int) -> list[tuple[int, tuple[int, ...]]]:
+    return [(level, index) for index in product(*map(range, view.levels[level].grid.counts))]
+
+
+def test_no_coarser_picture_where_it_would_cost_as_much_as_it_saves() -> None:
+    engine, _ = cranked(slots=2)
+    view = nm.open_view(flat_pyramid(), ["invert"], chunks=(1, 32, 32))
+    reads = shown(LayerReads(view, engine))
+    reads.glance(0, LiveArray(reads, 0)[0]._axes, PICTURE)  # four chunks, and a coarser one
+    assert not reads.held(Group.COARSE)
+    many, _ = cranked(slots=64)
+    view = nm.open_view(flat_pyramid(), ["invert"], chunks=(1, 8, 8))
+    reads = shown(LayerReads(view, many))
+    reads.glance(0, LiveArray(reads, 0)[0]._axes, PICTURE)  # all of them at once
+    assert not reads.held(Group.COARSE)
+
+
+def test_pictures_that_fly_by_are_not_asked_for() -> None:
+    engine, workers = cranked(slots=2)
+    array = RecordingArray(np.arange(8 * 16 * 16).reshape(8, 16, 16), (1, 8, 8))
+    view, pauses = array.view(), list[float]()
+    reads = shown(LayerReads(view, engine))
+    reads.on_pause, reads.chunk_seconds = pauses.append, 1000.0
+    live = LiveArray(reads, 0)
+    reads.glance(0, live[0]._axes, PICTURE)
+    assert {index[0] for _, index in reads.held(Group.PICTURE)} == {0}  # at once, from rest
+    for z in (1, 2, 3):
+        reads.glance(0, live[z]._axes, PICTURE)
+        assert not reads.held(Group.PICTURE)
+        assert reads.counts().waiting == 4
+        assert not reads.settled
+        assert not reads.picture_over
+    assert pauses
+    assert max(pauses) < 1000
+    reads.glance(0, live[3]._axes, PICTURE)  # painted again meanwhile: nothing else is asked for
+    assert not reads.held(Group.PICTURE)
+    reads.go_on()
+    assert {index[0] for _, index in reads.held(Group.PICTURE)} == {3}
+    reads.go_on()  # there is nothing more to go on with
+    workers.run_all()
+    assert reads.settled
+    assert {index[0] for index in array.reads} <= {0, 3}
+    assert {index[0] for index in array.reads if index[0] == 3} == {3}
+    # what was released in mid-read had begun; nothing else of the first plane was read
+    assert sum(index[0] == 0 for index in array.reads) <= 4
+    reads.glance(0, live[0]._axes, PICTURE)
+    reads.release_all()
+    reads.go_on()
+    assert not reads.held(Group.PICTURE)
+
+
+def test_a_picture_that_is_there_waits_for_nothing() -> None:
+    engine, workers = cranked(slots=2)
+    view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), chunks=(8, 8, 8))
+    reads = shown(LayerReads(view, engine))
+    pauses: list[float] = []
+    live = LiveArray(reads, 0)
+    reads.glance(0, live[0]._axes, PICTURE)
+    workers.run_all()
+    reads.on_pause, reads.chunk_seconds = pauses.append, 1000.0
+    for z in range(1, 8):
+        reads.glance(0, live[z]._axes, PICTURE)
+        assert len(reads.held(Group.PICTURE)) == 4
+    assert reads.complete
+    assert not pauses
+
+
+def test_a_failed_chunk_is_a_hole_though_a_coarser_level_is_there() -> None:
+    levels = [
+        Level((4,), "i4", (2,), (Axis("x"),)),
+        Level((2,), "i4", (2,), (Axis("x"),), scale=(2,), translation=(0.5,)),
+    ]
+    there = {(1, (0,)): np.array([5, 6], "i4")}
+
+    def ready(*place: Any) -> Any:
+        return there.get(place)
+
+    picture, complete = compose(levels, 0, (range(4),), ready, {(1,)})
+    assert picture.tolist() == [5, 5, 0, 0]
+    assert not complete
+
+
+def test_steps_that_are_told_apart() -> None:
+    moving = Moving()
+    assert moving.wait(0.0, "a", None) == 0  # nobody knows how long a chunk takes
+    assert moving.wait(0.01, "b", None) == 0
+    assert moving.wait(5.0, "c", 0.3) == 0  # from rest
+    assert moving.wait(5.02, "d", 0.3) == pytest.approx(0.025)
+    assert moving.wait(5.08, "e", 0.3) == pytest.approx(0.075)
+    assert moving.wait(5.10, "f", 0.3) == pytest.approx(0.075)  # the longest of the last steps
+    assert moving.wait(5.15, "f", 0.3) == pytest.approx(0.025)
+    assert moving.wait(5.19, "f", 0.3) == 0
+    assert moving.wait(6.0, "g", 0.3) == 0
+    moving.rest()
+    assert moving.wait(6.01, "h", 0.3) == 0

@@ -25,9 +25,10 @@ from qtpy.QtWidgets import QApplication
 import napari_materialize as nm
 from doubles import Gate, RecordingArray
 from napari_materialize._napari import asking, sharing
+from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
-from napari_materialize._napari.reads import Group
-from napari_materialize._napari.repaint import LiveLayer, Pace, live_layer
+from napari_materialize._napari.pacing import Pace
+from napari_materialize._napari.repaint import LiveLayer, live_layer
 from napari_materialize.errors import EngineClosed, OptionError
 
 if TYPE_CHECKING:

@@ -470,7 +470,7 @@ def test_typing_a_parameter_keeps_the_field_and_says_what_is_wrong(
     viewer.add_image(data, contrast_limits=(0, 255))
     add(widget, "gaussian")
     card = widget.ops.cards[0]
-    field = card.fields["sigma"].native
+    field = card.fields["sigma"].line.native
     QTest.keyClicks(field, ",x")
     assert widget.ops.cards[0] is card
     assert "sigma" in card.problem.text()

@@ -11,22 +11,59 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from magicgui.widgets import CheckBox, ComboBox, FileEdit, LineEdit, SpinBox
-from qtpy.QtWidgets import QGridLayout, QLabel, QWidget
+from psygnal import Signal
+from qtpy.QtCore import Qt
+from qtpy.QtWidgets import QGridLayout, QHBoxLayout, QLabel, QSlider, QWidget
+
+from napari_materialize._napari.pieces import NARROW
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from napari_materialize.ops import Parameter
 
-__all__ = ["Rows", "as_text", "field_for"]
+__all__ = ["Rows", "SlidingField", "as_text", "field_for"]
 
 DTYPES = ("uint8", "uint16", "uint32", "int16", "int32", "float32", "float64")
 
 
-def field_for(op: str, parameter: Parameter, value: Any) -> Any:
-    """Return a magicgui field for a parameter, holding ``value``."""
+SPANS: Mapping[tuple[str, str], tuple[float, float]] = {
+    ("gaussian", "sigma"): (0.0, 10.0),
+}
+"""What a slider goes over, where that does not depend on the image."""
+
+_OVER_VALUES = frozenset((op, name) for op in ("threshold", "rescale") for name in ("low", "high"))
+"""Parameters that are values of the image: their slider goes over its window."""
+
+STEPS = 200
+"""Places that a slider has."""
+
+
+def field_for(
+    op: str, parameter: Parameter, value: Any, window: tuple[float, float] = (0.0, 1.0)
+) -> Any:
+    """Return a field for a parameter, holding ``value``: magicgui's, or one of its kind.
+
+    Parameters
+    ----------
+    op : str
+        The op's name.
+    parameter : Parameter
+        What the field is for.
+    value : object
+        What it holds.
+    window : (float, float)
+        The lowest and highest value that the op is given, as far as anybody knows.
+    """
     members = typing.get_args(parameter.type) or (parameter.type,)
-    if parameter.name == "dtype":
+    span = SPANS.get((op, parameter.name), window if (op, parameter.name) in _OVER_VALUES else None)
+    if span is not None and members != (int,):
+        field: Any = SlidingField(as_text(value), *span)
+        hint = as_text(parameter.default) or ("required" if parameter.required else "not set")
+        field.line.native.setPlaceholderText(hint)
+    elif parameter.name == "dtype":
         free = [] if parameter.required or parameter.default else [("as the image", None)]
-        field: Any = ComboBox(choices=[*free, *((name, name) for name in DTYPES)], value=value)
+        field = ComboBox(choices=[*free, *((name, name) for name in DTYPES)], value=value)
     elif members == (bool,):
         field = CheckBox(value=bool(value))
     elif Path in members:
@@ -56,8 +93,82 @@ def as_text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
+class SlidingField:
+    """A line that takes what is typed, and a slider that types one number into it.
+
+    Parameters
+    ----------
+    text : str
+        What the line holds.
+    low, high : float
+        The slider's ends. What is typed may lie beyond them.
+    """
+
+    changed = Signal(str)
+    """The text is another; on the main thread."""
+
+    def __init__(self, text: str, low: float, high: float) -> None:
+        self._low, self._step = low, (high - low) / STEPS
+        self._whole = self._step >= 1
+        self.line = LineEdit(value=text)
+        self.line.native.setMinimumWidth(NARROW)
+        self.line.native.setMaximumWidth(2 * NARROW)
+        self.slider = QSlider(Qt.Orientation.Horizontal)
+        self.slider.setRange(0, STEPS)
+        self.slider.setMinimumWidth(NARROW)
+        self.native = QWidget()
+        self.native.setObjectName("Fields")
+        row = QHBoxLayout(self.native)
+        row.setContentsMargins(0, 0, 0, 0)
+        row.setSpacing(6)
+        row.addWidget(self.line.native)
+        row.addWidget(self.slider, 1)
+        self.native.setFocusProxy(self.line.native)
+        self._show()
+        self.line.changed.connect(self._on_line)
+        self.slider.valueChanged.connect(self._on_slider)
+
+    @property
+    def value(self) -> str:
+        """What the line holds."""
+        return str(self.line.value)
+
+    @value.setter
+    def value(self, value: object) -> None:
+        self.line.value = as_text(value)
+
+    @property
+    def tooltip(self) -> str:
+        """What both parts say of themselves."""
+        return str(self.line.tooltip)
+
+    @tooltip.setter
+    def tooltip(self, text: str) -> None:
+        self.line.tooltip = text
+        self.slider.setToolTip(text)
+
+    def _on_line(self) -> None:
+        self._show()
+        self.changed.emit(self.value)
+
+    def _on_slider(self, place: int) -> None:
+        number = self._low + place * self._step
+        self.line.value = f"{round(number)}" if self._whole else f"{number:.4g}"
+
+    def _show(self) -> None:
+        """Let the slider stand where the line says, if that is one number."""
+        try:
+            number = float(self.value)
+            place = round((number - self._low) / self._step)
+        except (ValueError, OverflowError):
+            return  # several numbers, or none yet: the slider stays where it was
+        self.slider.blockSignals(True)
+        self.slider.setValue(min(max(place, 0), STEPS))
+        self.slider.blockSignals(False)
+
+
 class Rows:
-    """A grid of labelled fields: short ones two in a row, a file by itself."""
+    """A grid of labelled fields: short ones two in a row, a file or a slider by itself."""
 
     def __init__(self, parent: QWidget) -> None:
         self._grid = QGridLayout(parent)
@@ -70,11 +181,13 @@ class Rows:
 
     def add(self, parameter: Parameter, field: Any) -> None:
         """Add a field after the others."""
-        wide = isinstance(field, FileEdit)
+        wide = isinstance(field, FileEdit | SlidingField)
         if wide:
             self._place += self._place % 2
         row, half = divmod(self._place, 2)
-        label = QLabel(parameter.name)
+        # a long name may be broken at its underscores, or it would set the width of the dock
+        label = QLabel(parameter.name.replace("_", "_\N{ZERO WIDTH SPACE}"))
+        label.setWordWrap("_" in parameter.name)
         label.setToolTip(parameter.help)
         label.setBuddy(field.native)
         self._grid.addWidget(label, row, 2 * half)

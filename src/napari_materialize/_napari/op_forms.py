@@ -38,7 +38,6 @@ STARTS: Mapping[tuple[str, str], Any] = {
     ("gaussian", "sigma"): "1",
     ("median", "size"): "3",
     ("cast", "dtype"): "float32",
-    ("onnx", "halo"): "0",
     ("select", "channel"): 0,
 }
 """What a required parameter starts with, so that a new card works at once."""
@@ -60,17 +59,25 @@ class OpCard(QFrame):
     moved = Signal(int)
     removed = Signal()
 
-    def __init__(self, title: str, name: str | None, values: Mapping[str, Any]) -> None:
+    def __init__(
+        self,
+        title: str,
+        name: str | None,
+        values: Mapping[str, Any],
+        window: tuple[float, float] = (0.0, 1.0),
+    ) -> None:
         super().__init__()
         self.setObjectName("OpCard")
         self.setStyleSheet(_CARD)
         self.name, self.fields = name, dict[str, Any]()
+        self.made_of: Any = None
+        """The choice it was made for."""
         layout = QVBoxLayout(self)
         layout.setContentsMargins(6, 4, 6, 6)
         layout.setSpacing(3)
         layout.addLayout(self._header(title))
         if name is not None:
-            self._add_fields(layout, name, values)
+            self._add_fields(layout, name, values, window)
         self.problem = Problem()
         layout.addWidget(self.problem)
 
@@ -98,7 +105,13 @@ class OpCard(QFrame):
         button.setFixedSize(22, 22)
         return button
 
-    def _add_fields(self, layout: QVBoxLayout, name: str, values: Mapping[str, Any]) -> None:
+    def _add_fields(
+        self,
+        layout: QVBoxLayout,
+        name: str,
+        values: Mapping[str, Any],
+        window: tuple[float, float],
+    ) -> None:
         described = ops.describe_parameters(ops.available()[name])
         rest = [each for each in described if not each.required]
         hidden = {each.name for each in rest} if len(rest) > FEW else set()
@@ -108,7 +121,7 @@ class OpCard(QFrame):
         grids = {False: Rows(shown), True: Rows(more)}
         for parameter in described:
             value = values.get(parameter.name, parameter.default)
-            field = field_for(name, parameter, value)
+            field = field_for(name, parameter, value, window)
             self.fields[parameter.name] = field
             field.changed.connect(self._on_edit)
             grids[parameter.name in hidden].add(parameter, field)
@@ -162,6 +175,23 @@ def _window(view: View | None) -> tuple[float, float]:
     return float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)
 
 
+def _given(state: Resolved, place: int) -> tuple[float, float]:
+    """Return the lowest and highest value that an operation is given, as far as anybody knows."""
+    before = state.chain.made[:place]
+    if place == 0:
+        known = getattr(state.intent.source, "contrast_limits_range", None)
+        if known is not None and known[0] < known[1]:
+            return float(known[0]), float(known[1])
+    made = [op for op in before if op is not None]
+    base = state.chain.base
+    if base is None or len(made) < len(before):
+        return _window(base)
+    try:
+        return _window(base.then(made))
+    except Exception:  # noqa: BLE001 - what does not fit says so on its own card, whatever it raises
+        return _window(base)
+
+
 class OpsForm(QWidget):
     """The operations of a session, in order, and the button that adds one."""
 
@@ -205,7 +235,7 @@ class OpsForm(QWidget):
         """Show the operations and what is wrong with each."""
         choices = state.intent.ops
         if not self._same(choices):
-            self._rebuild(choices)
+            self._rebuild(state)
         for number, card in enumerate(self.cards):
             card.up.setEnabled(number > 0)
             card.down.setEnabled(number < len(self.cards) - 1)
@@ -218,12 +248,15 @@ class OpsForm(QWidget):
             return False
         for choice, card in zip(choices, self.cards, strict=True):
             if card.name is None or not isinstance(choice, tuple):
-                return False
+                if card.made_of != choice:
+                    return False
+                continue
             if choice[0] != card.name or _said(choice[0], choice[1]) != card.values_as_text():
                 return False
         return True
 
-    def _rebuild(self, choices: tuple[Any, ...]) -> None:
+    def _rebuild(self, state: Resolved) -> None:
+        choices = state.intent.ops
         for card in self.cards:
             self._list.removeWidget(card)
             card.setParent(None)
@@ -231,10 +264,11 @@ class OpsForm(QWidget):
         self.cards = []
         for number, choice in enumerate(choices, 1):
             if isinstance(choice, tuple):
-                card = OpCard(f"{number}  {choice[0]}", choice[0], choice[1])
+                window = _given(state, number - 1)
+                card = OpCard(f"{number}  {choice[0]}", choice[0], choice[1], window)
             else:
                 card = OpCard(f"{number}  {getattr(choice, 'name', choice)}", None, {})
-            place = number - 1
+            place, card.made_of = number - 1, choice
             card.edited.connect(self._on_edit)
             card.moved.connect(lambda step, place=place: self._move(place, step))
             card.removed.connect(lambda place=place: self._remove(place))

@@ -1,23 +1,31 @@
-"""What a live layer reads of its view, and the claims that its reads turn into.
+"""What a live layer reads of its view, and which claims its reads turn into.
 
-Owns which chunks a layer holds claims on: each picture replaces the claims of the picture before,
-and keeps those on chunks it still needs. Knows neither napari nor Qt, and does not decide when to
-repaint (`repaint`). What a picture is made of while chunks are missing is in `picture`, who asks
-for one in `asking`.
+Owns what a picture needs: each picture replaces the claims of the picture before and keeps those on
+chunks it still needs. Knows neither napari nor Qt, and does not decide when to repaint (`repaint`).
+The claims themselves are in `holding`, what a picture is made of while chunks are missing in
+`picture`, who asks for one in `asking`, and when a picture that flies by is not asked for in
+`pacing`.
 """
 
 from __future__ import annotations
 
-import threading
+import itertools
 import time
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from napari_materialize._napari.asking import Asker
-from napari_materialize._napari.picture import Axes, compose, covered, nearest_first
-from napari_materialize.errors import EngineClosed, MaterializeError
+from napari_materialize._napari.holding import LAST, Counts, Group, Holding, Place, failure
+from napari_materialize._napari.pacing import Moving
+from napari_materialize._napari.picture import (
+    Axes,
+    compose,
+    covered,
+    covering,
+    nearest_first,
+)
 from napari_materialize.ops import Select
 
 if TYPE_CHECKING:
@@ -31,27 +39,27 @@ if TYPE_CHECKING:
 
 __all__ = ["LAST", "Group", "LayerReads"]
 
-LAST = 1_000_000
-"""The priority of claims that come after every other client's."""
-
 THUMBNAIL_CHUNKS = 4
 """A thumbnail whose plane has more chunks than these orders none, and shows what is there."""
 
-AT_A_TIME = 256
-"""Chunks of one picture that are waited for at a time; the rest are asked for as these arrive."""
+COARSE_SHARE = 8
+"""How many missing chunks of the canvas there are for each coarser one that goes ahead of them."""
 
-type Place = tuple[int, Index]
+ENOUGH = 1024
+"""Chunks of the canvas that are looked at to find out whether a coarser picture pays."""
 
-
-class Group(Enum):
-    """What a layer holds claims for; those of one group replace each other."""
-
-    PICTURE = "the canvas"
-    THUMBNAIL = "the thumbnail"
-    SAMPLE = "contrast limits"
+FIRST = -1
+"""The priority of a coarser picture: ahead of the finest chunks."""
 
 
-class LayerReads:
+class _Wish(NamedTuple):
+    """A picture that is asked for once nothing moves any more."""
+
+    level: int
+    wanted: Sequence[Index]
+
+
+class LayerReads(Holding):
     """What one layer reads of one view, and the claims it holds for that.
 
     All methods may be called from any thread: with asynchronous slicing napari reads in a thread
@@ -68,24 +76,18 @@ class LayerReads:
     """
 
     def __init__(self, view: View, engine: Engine, channel: tuple[int, int] | None = None) -> None:
-        self.view = view
-        self.engine = engine
+        super().__init__(view, engine)
         self.channel = channel
-        self.active: Callable[[], bool] = _never
-        """Whether the layer is on show; where it is not, reads claim nothing."""
-        self.on_news: Callable[[], None] = _nothing
-        """Called when a chunk that is waited for has arrived or failed, in any thread."""
+        self.on_pause: Callable[[float], None] | None = None
+        """Told to call `go_on` after so many seconds, in any thread; None if nobody would."""
         self.seconds = 0.0
         """How long the last picture took to put together."""
         self.complete = True
         """Whether the last picture was made of its own level's voxels alone."""
         self.owner: object = None
         """Whoever repaints the layer (`live`); it lives as long as the layer's data."""
-        self._lock = threading.RLock()
-        self._held: dict[Group, dict[Place, ChunkClaim]] = {group: {} for group in Group}
-        self._left_out: dict[Group, bool] = dict.fromkeys(Group, False)
-        self._failures: list[MaterializeError] = []
-        self._engine_over: Engine | None = None
+        self._moving = Moving()
+        self._wish: _Wish | None = None
 
     # ------------------------------------------------------------------ reading
 
@@ -114,19 +116,84 @@ class LayerReads:
 
     def glance(self, level: int, axes: Axes, asking: Asking) -> np.ndarray:
         """Return what is there of a read, at once; claim what is missing if it is for a view."""
-        began, described = time.monotonic(), self.view.levels[level]
-        if asking.asker is Asker.PICTURE:
-            displayed = [self.shown[axis] for axis in asking.displayed]
-            wanted = nearest_first(described, axes, displayed or self.shown)
-            self.hold(Group.PICTURE, level, wanted)
-        elif asking.asker is Asker.THUMBNAIL:
-            few = np.prod([len(row) for row in covered(described, axes)]) <= THUMBNAIL_CHUNKS
-            wanted = nearest_first(described, axes, self.shown) if few else []
-            self.hold(Group.THUMBNAIL, level, wanted, priority=LAST)
-        picture, complete = compose(self.view.levels, level, axes, self._ready())
+        while True:
+            began, view = time.monotonic(), self.view
+            described = view.levels[level]
+            failed: set[Index] = set()
+            if asking.asker is Asker.PICTURE:
+                displayed = [self.shown[axis] for axis in asking.displayed]
+                wanted = nearest_first(described, axes, displayed or self.shown)
+                self._ask(view, level, axes, wanted)
+                failed = {index for number, index in self.failed if number == level}
+            elif asking.asker is Asker.THUMBNAIL and self._wish is None:
+                few = np.prod([len(row) for row in covered(described, axes)]) <= THUMBNAIL_CHUNKS
+                wanted = nearest_first(described, axes, self.shown) if few else []
+                self.hold(Group.THUMBNAIL, level, wanted, priority=LAST)
+            picture, complete = compose(view.levels, level, axes, self._ready(view), failed)
+            if view is self.view:  # else it changed meanwhile, and nothing of the old one is shown
+                break
         if asking.asker is Asker.PICTURE:
             self.complete, self.seconds = complete, time.monotonic() - began
         return picture
+
+    def _ask(self, view: View, level: int, axes: Axes, wanted: Sequence[Index]) -> None:
+        """Claim a picture's chunks, or, while pictures fly by, see to it that they are soon."""
+        with self._lock:
+            wait = 0.0
+            if self.on_pause is not None and self.active():
+                what = (view.identity, level, axes)
+                wait = self._moving.wait(time.monotonic(), what, self.chunk_seconds)
+            if wait > 0:
+                self.keep_only(Group.PICTURE, level, wanted)
+                wait = 0.0 if self._all_there(level, wanted) else wait
+            self._wish = _Wish(level, wanted) if wait > 0 else None
+            # a coarser picture that runs is waited for: else each that flies by would begin one
+            if wait == 0 or self.over(Group.COARSE):
+                self._ask_coarser(level, axes, wanted)
+            if self._wish is None:
+                self.hold(Group.PICTURE, level, wanted)
+        if wait > 0 and self.on_pause is not None:
+            self.on_pause(wait)
+
+    def go_on(self) -> None:
+        """Ask for the picture that was put off, if there is one."""
+        with self._lock:
+            wish, self._wish = self._wish, None
+            if wish is None:
+                return
+            self.hold(Group.PICTURE, wish.level, wish.wanted)
+            self.news += 1
+        self.on_news()  # some of it may be there already, and the thumbnail is still to be read
+
+    def _ask_coarser(self, level: int, axes: Axes, wanted: Sequence[Index]) -> None:
+        """Let a coarser picture go ahead of one that takes long, where it costs little.
+
+        That is where the canvas misses more chunks than are made at a time, no coarser level is
+        there as a whole, and one has at most an eighth as many chunks to make.
+        """
+        some = itertools.islice(
+            wanted, ENOUGH
+        )  # that so many are missing says all there is to know
+        missing = sum(self._peek(level, index) is None for index in some)
+        if missing <= self.engine.slots:
+            self.hold(Group.COARSE, level, ())
+            return
+        levels = self.view.levels
+        chosen: tuple[int, list[Index]] = (level, [])
+        for number in range(level + 1, len(levels)):
+            indices = covering(levels[level], axes, levels[number])
+            lacking = sum(self._peek(number, index) is None for index in indices)
+            if not lacking or (lacking * COARSE_SHARE <= missing and not chosen[1]):
+                chosen = (number, indices)
+            if not lacking:
+                break
+        self.hold(Group.COARSE, *chosen, priority=FIRST)
+
+    def _all_there(self, level: int, wanted: Sequence[Index]) -> bool:
+        return all(self._peek(level, index) is not None for index in wanted)
+
+    def _peek(self, level: int, index: Index) -> np.ndarray | None:
+        return self.engine.peek(self.view, level, index)
 
     def exact(self, level: int, axes: Axes) -> np.ndarray:
         """Return a read when all of it is there.
@@ -141,7 +208,7 @@ class LayerReads:
         key = tuple(_as_slice(axis) if isinstance(axis, range) else axis for axis in axes)
         return self.engine.array(self.view, level).lazy[key].result()
 
-    def _ready(self) -> Callable[[int, Index], np.ndarray | None]:
+    def _ready(self, view: View) -> Callable[[int, Index], np.ndarray | None]:
         """Return what finds chunks that are there: by the claims held, or by asking the engine."""
         claims: dict[Place, ChunkClaim] = {}
         for group in Group:
@@ -149,102 +216,58 @@ class LayerReads:
 
         def ready(level: int, index: Index) -> np.ndarray | None:
             claim = claims.get((level, index))
-            if claim is None:
-                return self.engine.peek(self.view, level, index)
-            return claim.result() if claim.done and _failure(claim) is None else None
+            if claim is None or claim.key.stage != view.identity:
+                return self.engine.peek(view, level, index)
+            return claim.result() if claim.done and failure(claim) is None else None
 
         return ready
 
     # ------------------------------------------------------------------ claims
 
-    def hold(self, group: Group, level: int, wanted: Sequence[Index], priority: int = 0) -> None:
-        """Hold claims on these chunks and no others of the group; make new ones in this order.
-
-        Claims on chunks that are still wanted are kept. The others are given up first, so that
-        what nobody wants any more does not start. A claim that failed is made again: that costs
-        nothing, and finds the chunk after a retry.
-        """
-        with self._lock:
-            places = {(level, index): None for index in wanted} if self.active() else {}
-            held = self._held[group]
-            kept = {p: claim for p, claim in held.items() if p in places and not _failure(claim)}
-            self._held[group] = kept
-            self.engine.release_all(
-                claim for place, claim in reversed(held.items()) if place not in kept
-            )
-            missing = [place for place in places if place not in kept]
-            room = AT_A_TIME - sum(not claim.done for claim in kept.values())
-            while missing and room > 0:
-                batch, missing = missing[:room], missing[room:]
-                claims = self._claim(level, [index for _, index in batch], priority)
-                if claims is None:
-                    missing = []
-                    break
-                for place, claim in zip(batch, claims, strict=True):
-                    kept[place] = claim
-                    self._watch(claim, known=place in held)
-                    room -= not claim.done
-            self._left_out[group] = bool(missing)
-
-    def _claim(self, level: int, wanted: list[Index], priority: int) -> list[ChunkClaim] | None:
-        """Claim chunks; None if the engine is closed, which is told once."""
-        try:
-            return self.engine.claim_all(self.view, level, wanted, priority=priority)
-        except EngineClosed as error:
-            if self._engine_over is not self.engine:
-                self._engine_over = self.engine
-                self._tell(error)
-            return None
-
-    def _watch(self, claim: ChunkClaim, *, known: bool) -> None:
-        """Hear of a claim's end. A failure that is already known is not told again."""
-        if not claim.done:
-            claim.add_done_callback(self._arrived)
-        elif (failure := _failure(claim)) is not None and not known:
-            self._tell(failure)
-
     def release_all(self) -> None:
-        """Give up every claim."""
+        """Give up every claim, and what was put off."""
         with self._lock:
-            for group in Group:
-                held, self._held[group] = self._held[group], {}
-                self._left_out[group] = False
-                self.engine.release_all(reversed(held.values()))
+            self._wish = None
+            self._moving.rest()
+            super().release_all()
 
-    def held(self, group: Group) -> dict[Place, ChunkClaim]:
-        """Return the claims of a group by (level, chunk), in the order they were made."""
-        with self._lock:
-            return dict(self._held[group])
+    def counts(self) -> Counts:
+        """Count what is on the canvas, and what was put off."""
+        found, wish = super().counts(), self._wish
+        if wish is None:
+            return found
+        held = self.held(Group.PICTURE)
+        put_off = sum((wish.level, index) not in held for index in wish.wanted)
+        return replace(found, waiting=found.waiting + put_off)
 
     @property
     def settled(self) -> bool:
         """Whether nothing that was asked for is still to come."""
         with self._lock:
-            return not any(self._left_out.values()) and all(
-                claim.done for held in self._held.values() for claim in held.values()
-            )
+            return self._wish is None and all(map(self.over, Group))
 
-    # ------------------------------------------------------------------ news
+    @property
+    def picture_over(self) -> bool:
+        """Whether nothing of the canvas is still to come."""
+        with self._lock:
+            return self._wish is None and self.over(Group.PICTURE)
 
-    def _arrived(self, claim: ChunkClaim) -> None:
-        """Take note that a claim is over; in an engine's thread, or inside `hold`."""
-        if claim.released:
-            return
-        error = _failure(claim)
-        if error is not None:
-            self._failures.append(error)
-        self.on_news()
+    def fits(self, view: View) -> bool:
+        """Whether another view can be shown in the place of this one: only its voxels differ."""
+        if view.kind != self.view.kind or len(view.levels) != len(self.view.levels):
+            return False
+        return all(
+            (a.shape, a.dtype, a.axes, a.scale, a.translation)
+            == (b.shape, b.dtype, b.axes, b.scale, b.translation)
+            for a, b in zip(view.levels, self.view.levels, strict=True)
+        )
 
-    def _tell(self, error: MaterializeError) -> None:
-        self._failures.append(error)
-        self.on_news()
-
-    def take_failures(self) -> list[MaterializeError]:
-        """Return the failures since the last time this was asked."""
-        taken = len(self._failures)
-        failures = self._failures[:taken]
-        del self._failures[:taken]
-        return failures
+    def change(self, view: View) -> None:
+        """Show another view that `fits`: no chunk of the old one is shown from here on."""
+        with self._lock:
+            moving, self._moving = self._moving, Moving()
+            super().change(view)
+            self._moving = moving  # a parameter that is dragged moves as a plane does
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayerReads:
         """Return reads of the same view for another layer, which holds claims of its own."""
@@ -258,22 +281,3 @@ def _as_slice(axis: range) -> slice:
     if not axis:
         return slice(0, 0)
     return slice(axis.start, axis.stop if axis.stop >= 0 else None, axis.step)
-
-
-def _failure(claim: ChunkClaim) -> MaterializeError | None:
-    """Return why a claim failed; None if it did not, or not yet."""
-    if not claim.done:
-        return None
-    try:
-        claim.result()
-    except MaterializeError as error:
-        return error
-    return None
-
-
-def _never() -> bool:
-    return False
-
-
-def _nothing() -> None:
-    return None

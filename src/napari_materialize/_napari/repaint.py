@@ -7,20 +7,21 @@ is in `reads`; its contrast limits, where they have to be found out, in `contras
 
 from __future__ import annotations
 
-import functools
 import math
-import threading
 import time
 import weakref
-from dataclasses import dataclass
-from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from napari.utils.notifications import show_error
 from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined]
 
+from napari_materialize._napari.contrast import first_limits
+from napari_materialize._napari.dropping import when_dropped
 from napari_materialize._napari.layer import reads_of
+from napari_materialize._napari.pacing import Pace
 from napari_materialize._napari.sharing import Lease
+from napari_materialize.cache import ChunkState
+from napari_materialize.errors import OptionError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,35 +34,20 @@ if TYPE_CHECKING:
     from napari_materialize.engine import Engine
     from napari_materialize.view import View
 
-__all__ = ["LiveLayer", "Pace", "live_layer"]
+__all__ = ["LiveLayer", "live_layer"]
 
 INTERVAL, INTERVAL_3D = 0.08, 0.25
 """Seconds between the end of one repaint and the next, at least; and at least twice its cost."""
 
 
-@dataclass(slots=True)
-class Pace:
-    """When to repaint: not sooner than an interval, nor than twice the last repaint's cost."""
-
-    ended: float = float("-inf")
-    """When the last repaint was over, in seconds of some clock."""
-
-    cost: float = 0.0
-    """How long it took, in seconds."""
-
-    def wait(self, now: float, interval: float) -> float:
-        """Return how many seconds the next repaint has to wait.
-
-        >>> Pace(ended=10.0, cost=0.25).wait(now=10.125, interval=0.08)
-        0.375
-        """
-        return max(0.0, self.ended + max(interval, 2 * self.cost) - now)
-
-
 class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
     """What keeps one layer live. It holds neither the layer nor the viewer."""
 
+    changed = Signal()
+    """Something that the layer waits for has arrived, failed, or was asked for; main thread."""
+
     _news = Signal()
+    _pause = Signal(float)
 
     def __init__(
         self,
@@ -82,17 +68,26 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._contrast = contrast
         self._pace = Pace()
         self._told = False
+        self._painted = 0
+        self._due = math.inf
         self._reported = False
-        self._timer = QTimer(self)
-        self._timer.setSingleShot(True)
-        self._timer.timeout.connect(self._repaint)
+        self._timer = self._single_shot(self._repaint)
+        self._pause_timer = self._single_shot(self._go_on)
         self._news.connect(self._plan, Qt.ConnectionType.QueuedConnection)
-        reads.owner, reads.active, reads.on_news = self, self._on_show, self._announce
+        self._pause.connect(self._put_off)
+        reads.owner, reads.active = self, self._on_show
+        reads.on_news, reads.on_pause = self._announce, self._announce_pause
         # napari keeps the coarsest level of a two-dimensional pyramid for good once it has read it
         layer._level_materializer = None
         layer.events.visible.connect(self._on_visible)
-        _watch_dropped()
-        weakref.finalize(layer, _dropped.put, self._give_up).atexit = False
+        when_dropped(layer, self._give_up)
+
+    def _single_shot(self, then: Callable[[], None]) -> QTimer:
+        timer = QTimer(self)
+        timer.setSingleShot(True)
+        timer.setTimerType(Qt.TimerType.PreciseTimer)
+        timer.timeout.connect(then)
+        return timer
 
     @property
     def view(self) -> View:
@@ -108,6 +103,55 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
     def settled(self) -> bool:
         """Whether all that the layer asked for is there, or failed, and is painted."""
         return not self._told and not self._timer.isActive() and self.reads.settled
+
+    @property
+    def given_engine(self) -> Engine | None:
+        """The engine that was named for it; None for the one that live layers share."""
+        return self._engine
+
+    # ------------------------------------------------------------------ what it shows
+
+    def show(self, view: View) -> None:
+        """Show another view, which differs in its voxels alone, in the same layer.
+
+        What it has in common with the one before, up to the first op that differs, is not
+        computed again, and nothing of the one before is painted from here on.
+
+        Raises
+        ------
+        OptionError
+            If the view's kind, shape, dtype or place is another.
+        """
+        if not self.reads.fits(view):
+            raise OptionError(
+                f"live layer: shows views that differ in their voxels alone, and {view.name!r} has "
+                "another kind, shape, dtype or place; add it as a layer of its own"
+            )
+        layer, before = self._layer(), self.reads.view
+        self.reads.change(view)
+        self._reported = False
+        if layer is None:
+            return
+        if view.limits != before.limits and hasattr(layer, "contrast_limits"):
+            first = first_limits(before)
+            if tuple(layer.contrast_limits) == first:
+                layer.contrast_limits = first_limits(view)
+        self._read_again(layer)
+
+    def retry(self) -> None:
+        """Compute the chunks that failed once more."""
+        for level, index in self.reads.forget_failures():
+            # another layer may have had it retried, and a chunk that is only read is nobody's
+            if self.engine.state(self.view, level, index) is ChunkState.FAILED:
+                self.engine.retry(self.view, level, index)
+        self._reported = False
+        if (layer := self._layer()) is not None:
+            self._read_again(layer)
+
+    def _read_again(self, layer: Layer) -> None:
+        if self._on_show():
+            layer.refresh(highlight=False, extent=False)
+        self.changed.emit()
 
     # ------------------------------------------------------------------ life
 
@@ -128,8 +172,10 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
     def stop(self) -> None:
         """Give up every claim, repaint no more, and give a shared engine back."""
         self._timer.stop()
+        self._pause_timer.stop()
         self._give_up()
         self._told = False
+        self.changed.emit()
 
     def _give_up(self) -> None:
         lease, self._lease = self._lease, None
@@ -181,16 +227,34 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
             self._told = True
             self._news.emit()
 
+    def _announce_pause(self, seconds: float) -> None:
+        """Say that a picture is to be asked for later. Called in any thread."""
+        self._pause.emit(seconds)
+
+    def _go_on(self) -> None:
+        self.reads.go_on()
+
+    def _put_off(self, seconds: float) -> None:
+        """Ask for the picture in a moment, unless another one comes before that."""
+        self._pause_timer.start(math.ceil(1000 * seconds))
+
     def _plan(self) -> None:
-        if self._lease is not None and not self._timer.isActive():
-            viewer = self._home()
-            flat = viewer is None or viewer.dims.ndisplay == 2
-            wait = self._pace.wait(time.monotonic(), INTERVAL if flat else INTERVAL_3D)
-            self._timer.start(math.ceil(1000 * wait))
+        """See to it that what arrived is painted, in a while; the last of it sooner."""
+        self._told = False  # what arrives from here on is told again
+        self.changed.emit()
+        if self._lease is None or self.reads.news == self._painted:
+            return
+        viewer, now = self._home(), time.monotonic()
+        flat = viewer is None or viewer.dims.ndisplay == 2
+        interval = INTERVAL if flat else INTERVAL_3D
+        due = now + self._pace.wait(now, interval, last=self.reads.picture_over)
+        if not self._timer.isActive() or due < self._due:
+            self._due = due
+            self._timer.start(math.ceil(1000 * (due - now)))
 
     def _repaint(self) -> None:
         layer = self._layer()
-        self._told = False  # what arrives from here on needs another repaint
+        self._painted = self.reads.news
         if layer is None or not self._on_show():
             return
         if self._contrast is not None:
@@ -203,6 +267,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
             self._pace.ended = time.monotonic()
             self._pace.cost = max(self._pace.ended - began, self.reads.seconds)
             self.repaints += 1
+        self.changed.emit()
 
     def _report(self, layer: Layer) -> None:
         """Tell the first failure of a layer, and only that."""
@@ -213,25 +278,6 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
                 f"{layer.name}: {failures[0]}; what fails shows as a hole, and of this layer no "
                 "further failure is told"
             )
-
-
-_dropped: SimpleQueue[Callable[[], None]] = SimpleQueue()
-"""How layers that were collected without being removed give up, in the order they were."""
-
-
-@functools.cache
-def _watch_dropped() -> None:
-    """Start the thread that lets dropped layers give up.
-
-    A layer may be collected in any thread, inside any lock, so that nothing can be done there but
-    to put its end into a queue made for that.
-    """
-    threading.Thread(target=_end_dropped, name="napari-materialize layers", daemon=True).start()
-
-
-def _end_dropped() -> None:
-    while True:
-        _dropped.get()()
 
 
 def _no_viewer() -> None:

@@ -16,6 +16,8 @@ from qtpy.QtWidgets import QFrame, QScrollArea, QSizePolicy, QVBoxLayout, QWidge
 from superqt import QCollapsible
 
 from napari_materialize._napari.box_form import BoxForm
+from napari_materialize._napari.following import Following
+from napari_materialize._napari.live_bar import LiveBar
 from napari_materialize._napari.op_forms import OpsForm
 from napari_materialize._napari.output_form import OutputForm
 from napari_materialize._napari.overlay import Overlay
@@ -24,7 +26,7 @@ from napari_materialize._napari.relay import Ending, Relay
 from napari_materialize._napari.run_bar import RunBar
 from napari_materialize._napari.sharing import Lease
 from napari_materialize._napari.source_form import SourceForm
-from napari_materialize._napari.viewport import Frame, embed, view_corners
+from napari_materialize._napari.viewport import Frame, view_corners
 from napari_materialize.errors import BoxError, MaterializeError
 from napari_materialize.geometry import Box
 from napari_materialize.session import Session
@@ -77,6 +79,8 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         self.box = BoxForm(self.session)
         self.output = OutputForm(self.session)
         self.run_bar = RunBar()
+        self.live_bar = LiveBar(viewer)
+        self.following = Following(self._viewer, self)
         content = QWidget()
         layout = QVBoxLayout(content)
         layout.setContentsMargins(0, 0, 6, 0)
@@ -97,6 +101,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         outer = QVBoxLayout(self)
         outer.setContentsMargins(8, 4, 2, 8)
         outer.addWidget(self.area, 1)
+        outer.addWidget(self.live_bar)
         outer.addWidget(self.run_bar)
 
     @staticmethod
@@ -122,6 +127,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         self._relay.progress.connect(self.run_bar.show_progress)
         self._relay.finished.connect(self._on_finished)
         self.session.changed.connect(self._show)
+        self.session.changed.connect(self.following.follow)
         self.session.progress.connect(self._relay.on_progress)
         self.session.finished.connect(self._relay.on_finished)
         self.box.draw_asked.connect(self._draw)
@@ -247,19 +253,8 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
 
     def add_live(self) -> None:
         """Add the computation as a layer that is computed as it comes on screen."""
-        from napari_materialize._napari.live import add_view
-        from napari_materialize._napari.placing import mask_colours
-
-        viewer, state = self._viewer(), self.session.resolved
-        level = state.source_level
-        if viewer is None or state.view is None or level is None:
-            return
-        names = [axis.name for axis in state.view.levels[0].axes]
-        affine = embed(state.intent.affine, [axis.name for axis in level.axes], names)
-        words = [state.name, *(op.name for op in state.view.ops)]
-        looks = {"colormap": mask_colours()} if state.view.kind == "mask" else {}
         try:
-            add_view(viewer, state.view, name=" \u203a ".join(words), affine=affine, **looks)
+            self.following.add(self.session.resolved)
         except MaterializeError as error:
             self.run_bar.say(str(error))
 

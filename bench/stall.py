@@ -1,0 +1,417 @@
+"""How smooth a live layer is, and how soon its picture is complete, in a real window.
+
+    ./dev bench stall                 # about six minutes
+    python bench/stall.py --full      # a minute of gestures each, every combination: hours
+    python bench/stall.py --only live --slicing sync --layer image --dims 2 --ms 60
+
+Gestures as a hand makes them, an event every 40 ms: drags of the slider, pans, zooms, each followed
+by a rest until the picture is complete. A view of 4,096 chunks on its finest level is behind them,
+whose op takes 60 or 300 ms a chunk and lets go of Python's lock; 4 slots. *job*: beside it a job of
+4,096 other chunks of the same cost runs in the same engine. In 3D the slider is that of time, and
+a pan is a turn. *numpy* is a pyramid of the same shape in memory, *dask* a lazy array of the same
+op with 4 threads. Each case runs in a process of its own.
+
+*gap* is between two ticks of a 5 ms timer of Qt. *complete* is from a gesture's last event to the
+complete picture, the sum over all gestures that needed chunks, and *ideal* the sum of what these
+chunks take: chunks / slots, rounded up, times the op. *needed* are the chunks of the pictures that
+were rested on, each once; *computed* is how often the op was called for the view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+# `queue.py` beside this file must not be taken for the standard library's.
+sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
+
+import numpy as np  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+SLOTS = 4
+EVENT = 0.040
+CALM = 0.25
+"""Seconds that a picture has to stay complete to count."""
+PATIENCE = 8.0
+"""Seconds after which a rest ends although the picture is not complete."""
+SHAPES = {2: ((64, 2048, 2048), (4, 128, 128), 5), 3: ((64, 32, 128, 128), (1, 8, 32, 32), 2)}
+"""Shape, chunks and levels for each number of displayed axes."""
+
+type Index = tuple[int, ...]
+
+
+class Slow:
+    """An op that takes its time without computing, and counts its calls."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.calls, self._lock = seconds, 0, threading.Lock()
+
+    def __call__(self, block: np.ndarray) -> np.ndarray:
+        """Wait, and return the block as it is."""
+        with self._lock:
+            self.calls += 1
+        time.sleep(self.seconds)
+        return block
+
+
+def pyramid(dims: int) -> list[np.ndarray]:
+    shape, _, count = SHAPES[dims]
+    rows = np.ogrid[tuple(slice(size) for size in shape)]
+    base = np.zeros(shape, "u1")
+    for number, row in enumerate(rows):
+        base ^= ((row >> (number + 1)) & 127).astype("u1")
+    steps = [(2**n,) * len(shape) if dims == 2 else (1, 2**n, 2**n, 2**n) for n in range(count)]
+    return [base[tuple(slice(None, None, step) for step in row)].copy() for row in steps]
+
+
+@dataclass
+class Seen:
+    """What a run has measured."""
+
+    gaps: list[float] = field(default_factory=list)
+    complete: list[float] = field(default_factory=list)
+    ideal: list[float] = field(default_factory=list)
+    needed: set[tuple[int, Index]] = field(default_factory=set)
+    refreshes: int = 0
+    late: int = 0
+
+
+class Case:
+    """One layer in one window, and the gestures."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        import napari
+        from qtpy.QtWidgets import QApplication
+
+        self.args, self.seen = args, Seen()
+        self.op = Slow(args.ms / 1000)
+        self.levels = pyramid(args.dims)
+        self.viewer = napari.Viewer(show=True)
+        self.viewer.window.resize(900, 760)
+        self.app = QApplication.instance()
+        self.engine: Any = None
+        self.cancel = threading.Event()
+        self.layer = getattr(self, f"_{args.only}")()
+        self.layer.events.set_data.connect(self._on_refresh)
+        self.viewer.dims.ndisplay = args.dims
+        if args.job == "job":
+            self._start_job()
+
+    # ------------------------------------------------------------------ layers
+
+    def _live(self) -> Any:
+        import napari_materialize as nm
+
+        _, chunks, _ = SHAPES[self.args.dims]
+        kind = "image" if self.args.layer == "image" else "label"
+        op = nm.ops.Function(self.op, dtype="u1", name="slow", version="1")
+        view = nm.open_view(self.levels, [op], chunks=chunks, kind=kind)
+        self.engine = nm.Engine(slots=SLOTS, chunk_bytes=2**29)
+        return nm.add_view(self.viewer, view, self.engine)
+
+    def _numpy(self) -> Any:
+        return self._plain(self.levels)
+
+    def _dask(self) -> Any:
+        from multiprocessing.pool import ThreadPool
+
+        import dask
+        import dask.array as da
+
+        dask.config.set(pool=ThreadPool(SLOTS))
+        _, chunks, _ = SHAPES[self.args.dims]
+        arrays = [da.from_array(level, chunks=chunks) for level in self.levels]
+        return self._plain(
+            [array.map_blocks(self.op, dtype="u1", meta=np.empty(0, "u1")) for array in arrays]
+        )
+
+    def _plain(self, levels: list[Any]) -> Any:
+        if self.args.layer == "labels":
+            return self.viewer.add_labels(levels, multiscale=True)
+        return self.viewer.add_image(levels, multiscale=True, contrast_limits=(0, 127))
+
+    def _start_job(self) -> None:
+        import napari_materialize as nm
+
+        engine = self.engine or nm.Engine(slots=SLOTS)
+        op = nm.ops.Function(Slow(self.args.ms / 1000), dtype="u1", name="job", version="1")
+        view = nm.open_view(np.ones((128,) * 3, "u1"), [op], chunks=(8, 8, 8))
+        options = {"compression": None, "cancel": self.cancel}
+        threading.Thread(
+            target=engine.materialize, args=(view, nm.MemoryStore()), kwargs=options, daemon=True
+        ).start()
+
+    # ------------------------------------------------------------------ looking
+
+    def _on_refresh(self, _: object = None) -> None:
+        self.seen.refreshes += 1
+
+    def on_screen(self) -> set[tuple[int, Index]]:
+        """Return the chunks that the picture is made of."""
+        layer, (_, chunks, _) = self.layer, SHAPES[self.args.dims]
+        number = layer.data_level
+        shown = list(self.viewer.dims.displayed)
+        rows = []
+        for axis, size in enumerate(chunks):
+            if axis in shown:
+                low, high = layer.corner_pixels[:, axis]
+            else:
+                step = self.viewer.dims.current_step[axis]
+                low = high = round(step / layer.downsample_factors[number][axis])
+            high = min(high, self.levels[number].shape[axis] - 1)
+            rows.append(range(int(low) // size, int(high) // size + 1))
+        return {(number, index) for index in itertools.product(*rows)}
+
+    def complete(self) -> bool:
+        """Return whether nothing is missing from what is painted."""
+        if not self.layer.loaded:
+            return False
+        if self.args.only != "live":
+            return True
+        from napari_materialize._napari.repaint import live_layer
+
+        live = live_layer(self.layer)
+        assert live is not None
+        return live.reads.complete
+
+    # ------------------------------------------------------------------ gestures
+
+    def gestures(self) -> Iterator[list[Callable[[], None]]]:
+        """Yield gestures, each a list of events, for ever."""
+        viewer = self.viewer
+        drag_axis = 0
+
+        def drag(step: int) -> Callable[[], None]:
+            def event() -> None:
+                size = viewer.dims.nsteps[drag_axis]
+                viewer.dims.set_current_step(
+                    drag_axis, (viewer.dims.current_step[drag_axis] + step) % size
+                )
+
+            return event
+
+        def pan(down: float, right: float) -> Callable[[], None]:
+            def event() -> None:
+                camera = viewer.scene.camera
+                if viewer.dims.ndisplay == 3:
+                    camera.angles = (camera.angles[0] + 2, camera.angles[1] + 2, camera.angles[2])
+                    return
+                y, x = camera.center[-2:]
+                camera.center = (0, y + down / camera.zoom, x + right / camera.zoom)
+
+            return event
+
+        def zoom(factor: float) -> Callable[[], None]:
+            def event() -> None:
+                viewer.scene.camera.zoom *= factor
+
+            return event
+
+        while True:
+            yield [drag(1)] * 15
+            yield [pan(20, 30)] * 15
+            yield [zoom(1.07)] * 12
+            yield [drag(2)] * 10
+            yield [pan(-25, 15)] * 15
+            yield [zoom(1 / 1.07)] * 12
+            yield [drag(-1)] * 15
+
+    def run(self, seconds: float) -> Seen:
+        """Make gestures for so long and return what was measured."""
+        from qtpy.QtCore import Qt, QTimer
+
+        if self.args.dims == 2:
+            self.viewer.scene.camera.zoom = 1.25
+        self.viewer.dims.set_current_step(0, 20)
+        self._rest(time.perf_counter(), None)
+        self.op.calls = self.seen.refreshes = 0
+        gc.collect()  # a full collection of napari's objects takes 150 ms: not of the start's
+        known = self.on_screen()
+        last = [time.perf_counter()]
+
+        def tick() -> None:
+            now = time.perf_counter()
+            self.seen.gaps.append(now - last[0])
+            last[0] = now
+
+        timer = QTimer()
+        timer.setTimerType(Qt.TimerType.PreciseTimer)
+        timer.timeout.connect(tick)
+        last[0] = time.perf_counter()
+        timer.start(5)
+        began = time.perf_counter()
+        for gesture in self.gestures():
+            ended = self._make(gesture)
+            self._rest(ended, known)
+            if time.perf_counter() - began >= seconds:
+                break
+        timer.stop()
+        return self.seen
+
+    def _make(self, gesture: list[Callable[[], None]]) -> float:
+        """Make a gesture in real time; what is late is made at once. Return when it ended."""
+        began = time.perf_counter()
+        for number, event in enumerate(gesture):
+            self._wait(lambda number=number: time.perf_counter() >= began + number * EVENT)
+            ended = time.perf_counter()
+            event()
+        return ended
+
+    def _rest(self, ended: float, known: set[tuple[int, Index]] | None) -> None:
+        """Wait until the picture is complete and stays so; note how long that took."""
+        since: list[float | None] = [None]
+
+        def calm() -> bool:
+            now = time.perf_counter()
+            if not self.complete():
+                since[0] = None
+            elif since[0] is None:
+                since[0] = now
+            return now - ended > PATIENCE or (since[0] is not None and now - since[0] > CALM)
+
+        self._wait(calm)
+        if known is None:
+            return
+        fresh = self.on_screen() - known
+        known |= fresh
+        self.seen.needed |= fresh
+        self.seen.late += since[0] is None
+        if fresh:
+            self.seen.complete.append((since[0] or time.perf_counter()) - ended)
+            self.seen.ideal.append(math.ceil(len(fresh) / SLOTS) * self.op.seconds)
+
+    def _wait(self, until: Callable[[], bool]) -> None:
+        """Let the window live until something is the case."""
+        from qtpy.QtCore import QEventLoop, Qt, QTimer
+
+        if until():
+            return
+        loop, timer = QEventLoop(), QTimer()
+        timer.setTimerType(Qt.TimerType.PreciseTimer)
+        timer.timeout.connect(lambda: loop.quit() if until() else None)
+        timer.start(5)
+        loop.exec()
+        timer.stop()
+
+
+def one(args: argparse.Namespace) -> None:
+    """Run one case in this process and print what it measured, as JSON."""
+    os.environ["NAPARI_CONFIG"] = str(Path(tempfile.mkdtemp(), "settings.yaml"))
+    os.environ["NAPARI_ASYNC"] = "1" if args.slicing == "async" else "0"
+    case = Case(args)
+    seen = case.run(args.seconds)
+    gaps = np.array(seen.gaps) * 1e3
+    print(
+        json.dumps(
+            {
+                "p99": float(np.percentile(gaps, 99)),
+                "largest": float(gaps.max()),
+                "complete": sum(seen.complete),
+                "ideal": sum(seen.ideal),
+                "each": [round(t, 3) for t in seen.complete],
+                "ideals": [round(t, 3) for t in seen.ideal],
+                "late": seen.late,
+                "rests": len(seen.complete),
+                "computed": case.op.calls,
+                "needed": len(seen.needed),
+                "refreshes": seen.refreshes,
+            }
+        ),
+        flush=True,
+    )
+    case.cancel.set()
+    os._exit(0)  # dask's threads and a job would be waited for
+
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "dims": (2, 3),
+    "slicing": ("sync", "async"),
+    "layer": ("image", "labels"),
+    "ms": (60, 300),
+    "job": ("alone", "job"),
+    "only": ("numpy", "live", "dask"),
+}
+
+
+def cases(chosen: dict[str, list[Any]], full: bool) -> Iterator[dict[str, Any]]:
+    """Yield the cases to run; without `full` those that differ from one in one thing at most."""
+    base = {"dims": 2, "slicing": "sync", "layer": "image", "ms": 60, "job": "alone"}
+    for values in itertools.product(*chosen.values()):
+        case = dict(zip(chosen, values, strict=True))
+        if case["only"] == "numpy" and (case["ms"], case["job"]) != (60, "alone"):
+            continue  # it computes nothing
+        if case["only"] == "dask" and case["job"] != "alone":
+            continue  # nothing that it could share with a job
+        apart = sum(case[name] != value for name, value in base.items() if len(chosen[name]) > 1)
+        if full or apart <= 1:
+            yield case
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name, values in CHOICES.items():
+        parser.add_argument(f"--{name}", type=type(values[0]), choices=values, nargs="*")
+    parser.add_argument("--full", action="store_true", help="every combination, a minute each")
+    parser.add_argument("--seconds", type=float, help="of gestures in each case")
+    parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.one:
+        one(
+            argparse.Namespace(
+                **{k: v[0] if isinstance(v, list) else v for k, v in vars(args).items()}
+            )
+        )
+    chosen = {name: list(getattr(args, name) or values) for name, values in CHOICES.items()}
+    seconds = args.seconds or (60.0 if args.full else 9.0)
+    head = "| layer | dims | slicing | ms | job | shows | gap 99 %, ms | largest | complete, s | "
+    head += "ideal | ratio | computed | needed | ratio | refreshes |"
+    print(head + "\n| " + "--- | " * 6 + "---: | " * 9, flush=True)
+    for case in cases(chosen, args.full):
+        print(row(case, seconds), flush=True)
+
+
+def row(case: dict[str, Any], seconds: float) -> str:
+    """Run a case in a process of its own; return its row of the table."""
+    options = [part for name, value in case.items() for part in (f"--{name}", str(value))]
+    command = [sys.executable, __file__, "--one", "--seconds", str(seconds), *options]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    words = " | ".join(
+        str(case[name]) for name in ("layer", "dims", "slicing", "ms", "job", "only")
+    )
+    if done.returncode:
+        return f"| {words} | failed: {done.stderr.strip().splitlines()[-1]} |"
+    seen = json.loads(done.stdout.splitlines()[-1])
+    if os.environ.get("STALL_DETAILS"):
+        print(seen, file=sys.stderr)
+    columns = [f"{seen['p99']:.0f}", f"{seen['largest']:.0f}"]
+    if case["only"] == "numpy":
+        columns += [f"{seen['complete']:.2f}", "-", "-", "-", "-", "-"]
+    else:
+        late = f" ({seen['late']} never)" if seen["late"] else ""
+        columns += [
+            f"{seen['complete']:.2f}{late}",
+            f"{seen['ideal']:.2f}",
+            f"{seen['complete'] / max(seen['ideal'], 1e-9):.2f}",
+            str(seen["computed"]),
+            str(seen["needed"]),
+            f"{seen['computed'] / max(1, seen['needed']):.2f}",
+        ]
+    return f"| {words} | {' | '.join(columns)} | {seen['refreshes']} |"
+
+
+if __name__ == "__main__":
+    main()
