@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from napari_materialize.engine import Engine
     from napari_materialize.geometry import Box
     from napari_materialize.job import Failure, Materialized
+    from napari_materialize.notebook import panel
     from napari_materialize.once import materialize
     from napari_materialize.recipe import open_view
     from napari_materialize.stores import DirectoryStore, MemoryStore, WritableStore
@@ -36,6 +37,7 @@ _HOME = {
     "add_view": "_napari.live",
     "materialize": "once",
     "open_view": "recipe",
+    "panel": "notebook",
 }
 
 __all__ = [
@@ -54,6 +56,7 @@ __all__ = [
     "materialize",
     "open_view",
     "ops",
+    "panel",
 ]
 
 
