@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+collect_ignore = ["outside"]
+"""Scripts for an environment of their own, with readers and validators of other projects."""
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_DATA = ROOT.parent / "shared" / "data"
 
@@ -18,11 +21,14 @@ SHARED_DATA = ROOT.parent / "shared" / "data"
 _settings_folder = tempfile.mkdtemp(prefix="napari-materialize-tests-")
 os.environ.setdefault("NAPARI_CONFIG", str(Path(_settings_folder) / "settings.yaml"))
 os.environ.setdefault("QT_API", "pyqt6")
+# what is measured of a model is remembered in the user's cache folder: not for tests
+os.environ["NAPARI_MATERIALIZE_CACHE"] = ""
 
 # Deadlines measure the machine, not the code: none of the profiles has one.
 settings.register_profile("ci", deadline=None, max_examples=60, derandomize=True, print_blob=True)
 settings.register_profile("dev", deadline=None, max_examples=60)
 settings.register_profile("thorough", deadline=None, max_examples=1000)
+settings.register_profile("fuzz", deadline=None, max_examples=25_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if "CI" in os.environ else "dev"))
 
 
