@@ -24,12 +24,13 @@ from qtpy.QtWidgets import QApplication
 
 import napari_materialize as nm
 from doubles import Gate, RecordingArray
-from napari_materialize._napari import asking, sharing
+from napari_materialize._napari import asking
 from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
 from napari_materialize._napari.pacing import Pace
 from napari_materialize._napari.repaint import LiveLayer, live_layer
 from napari_materialize.errors import EngineClosed, OptionError
+from napari_materialize.looking import Lease
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -490,7 +491,7 @@ def test_one_engine_for_all_until_the_last_layer_goes() -> None:
     assert not shared.closed
     viewers[1].layers.clear()
     assert shared.closed
-    assert sharing.Lease._shared is None
+    assert Lease._shared is None
     third = add_view(viewers[0], plus_one())
     assert live_of(third).engine is not shared
     viewers[0].layers.append(first)
@@ -520,7 +521,7 @@ def test_wrong_arguments_leave_nothing_behind() -> None:
     with pytest.raises(TypeError, match="no_such_argument"):
         add_view(viewer, plus_one(), no_such_argument=1)
     assert not viewer.layers
-    assert sharing.Lease._shared is None
+    assert Lease._shared is None
 
 
 # ---------------------------------------------------------------------- failures

@@ -19,7 +19,10 @@ from napari_materialize._napari.pieces import (
     narrow_form,
     set_text,
 )
-from napari_materialize._napari.wording import (
+from napari_materialize.errors import InputError
+from napari_materialize.geometry import Box
+from napari_materialize.recipe import parse_box
+from napari_materialize.wording import (
     DOT,
     TIMES,
     box_text,
@@ -29,9 +32,6 @@ from napari_materialize._napari.wording import (
     size_text,
     typed_box,
 )
-from napari_materialize.errors import InputError
-from napari_materialize.geometry import Box
-from napari_materialize.recipe import parse_box
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -16,8 +16,8 @@ from napari_materialize._napari.asking import Asker, who_asks
 if TYPE_CHECKING:
     from napari.layers import Layer
 
-    from napari_materialize._napari.picture import Axes
     from napari_materialize._napari.reads import LayerReads
+    from napari_materialize.looking import Axes
     from napari_materialize.view import View
 
 __all__ = ["LiveArray", "reads_of"]

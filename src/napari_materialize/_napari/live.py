@@ -16,12 +16,12 @@ from napari.layers._multiscale_data import MultiScaleData
 from napari.layers.utils.stack_utils import split_channels
 from napari.utils.notifications import show_warning
 
-from napari_materialize._napari.contrast import Contrast, first_limits
+from napari_materialize._napari.contrast import Contrast
 from napari_materialize._napari.layer import LiveArray
 from napari_materialize._napari.reads import LayerReads
 from napari_materialize._napari.repaint import LiveLayer
-from napari_materialize._napari.sharing import Lease
 from napari_materialize.errors import EngineClosed, OptionError
+from napari_materialize.looking import Lease, first_limits
 
 if TYPE_CHECKING:
     from napari.components import ViewerModel

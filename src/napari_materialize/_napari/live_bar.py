@@ -14,7 +14,7 @@ from qtpy.QtWidgets import QHBoxLayout, QPushButton, QWidget
 from napari_materialize._napari.holding import Counts
 from napari_materialize._napari.pieces import Note
 from napari_materialize._napari.repaint import live_layer
-from napari_materialize._napari.wording import DOT, bytes_text
+from napari_materialize.wording import DOT, bytes_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -19,7 +19,7 @@ import numpy as np
 from napari_materialize._napari.asking import Asker
 from napari_materialize._napari.holding import LAST, Counts, Group, Holding, Place, failure
 from napari_materialize._napari.pacing import Moving
-from napari_materialize._napari.picture import (
+from napari_materialize.looking import (
     Axes,
     compose,
     covered,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from qtpy.QtCore import QObject, Signal  # type: ignore[attr-defined]
 
 if TYPE_CHECKING:
-    from napari_materialize._napari.sharing import Lease
+    from napari_materialize.looking import Lease
     from napari_materialize.session import Session
 
 __all__ = ["Ending", "Relay"]

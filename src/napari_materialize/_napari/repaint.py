@@ -15,13 +15,12 @@ from typing import TYPE_CHECKING, Any
 from napari.utils.notifications import show_error
 from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined]
 
-from napari_materialize._napari.contrast import first_limits
 from napari_materialize._napari.dropping import when_dropped
 from napari_materialize._napari.layer import reads_of
 from napari_materialize._napari.pacing import Pace
-from napari_materialize._napari.sharing import Lease
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import OptionError
+from napari_materialize.looking import Lease, first_limits
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,8 @@ from qtpy.QtCore import Signal  # type: ignore[attr-defined]  # qtpy ships no su
 from qtpy.QtWidgets import QHBoxLayout, QProgressBar, QPushButton, QVBoxLayout, QWidget
 
 from napari_materialize._napari.pieces import Note, Problem
-from napari_materialize._napari.wording import ending_text, progress_text
 from napari_materialize.session import JobState
+from napari_materialize.wording import ending_text, progress_text
 
 if TYPE_CHECKING:
     from napari_materialize.session import Job, Progress, Session

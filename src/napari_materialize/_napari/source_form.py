@@ -13,7 +13,7 @@ from qtpy.QtWidgets import QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QVB
 
 from napari_materialize._napari.pieces import Note, Problem, narrow_combo, set_text
 from napari_materialize._napari.viewport import affine_of
-from napari_materialize._napari.wording import DOT, count_text, level_text
+from napari_materialize.wording import DOT, count_text, level_text
 
 if TYPE_CHECKING:
     from napari.viewer import Viewer

@@ -24,11 +24,11 @@ from napari_materialize._napari.overlay import Overlay
 from napari_materialize._napari.pieces import Caption
 from napari_materialize._napari.relay import Ending, Relay
 from napari_materialize._napari.run_bar import RunBar
-from napari_materialize._napari.sharing import Lease
 from napari_materialize._napari.source_form import SourceForm
 from napari_materialize._napari.viewport import Frame, view_corners
 from napari_materialize.errors import BoxError, MaterializeError
 from napari_materialize.geometry import Box
+from napari_materialize.looking import Lease
 from napari_materialize.session import Session
 
 if TYPE_CHECKING:

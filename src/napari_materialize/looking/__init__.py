@@ -9,7 +9,7 @@ and no notebook; when to look and when to paint is a face's business.
 from napari_materialize.looking._held import LAST, Held
 from napari_materialize.looking._lease import Lease
 from napari_materialize.looking._limits import first_limits, limits_of, sample
-from napari_materialize.looking._picture import Axes, compose, covered, nearest_first
+from napari_materialize.looking._picture import Axes, compose, covered, covering, nearest_first
 
 __all__ = [
     "LAST",
@@ -18,6 +18,7 @@ __all__ = [
     "Lease",
     "compose",
     "covered",
+    "covering",
     "first_limits",
     "limits_of",
     "nearest_first",

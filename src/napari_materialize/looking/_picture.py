@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
 
-__all__ = ["Axes", "compose", "covered", "nearest_first"]
+__all__ = ["Axes", "compose", "covered", "covering", "nearest_first"]
 
 type Axes = tuple[range | int, ...]
 """What is read along each axis of a level: voxels in steps, or one voxel whose axis is dropped."""
@@ -41,7 +41,11 @@ class _Part(NamedTuple):
 
 
 def compose(
-    levels: Sequence[Level], number: int, axes: Axes, ready: Ready
+    levels: Sequence[Level],
+    number: int,
+    axes: Axes,
+    ready: Ready,
+    failed: Collection[Index] = (),
 ) -> tuple[np.ndarray, bool]:
     """Put a picture together from what is there.
 
@@ -55,6 +59,9 @@ def compose(
         Which voxels of it, one entry per axis of the level.
     ready : callable
         ``ready(number, index)`` returns that chunk, clipped to its level, or None.
+    failed : collection of index
+        Chunks of the level that is read which could not be computed. They are holes, whatever a
+        coarser level has there: a picture must not look whole where it is not.
 
     Returns
     -------
@@ -77,7 +84,8 @@ def compose(
     spans = [axis if isinstance(axis, range) else range(axis, axis + 1) for axis in axes]
     voxels = [np.arange(span.start, span.stop, span.step) for span in spans]
     out = np.full([len(along) for along in voxels], level.fill, level.dtype)
-    own, holes = _found(level, number, voxels, ready)
+    own, missing = _found(level, number, voxels, ready)
+    holes = list(missing.values())
     if holes:
         # all holes at once, the coarsest first, so that what is finer covers what is coarser
         around = tuple(map(_around, zip(*holes, strict=True)))
@@ -85,6 +93,8 @@ def compose(
         for coarser in range(len(levels) - 1, number, -1):
             places = _on_coarser(level, levels[coarser], rest)
             _paint(out[around], _found(levels[coarser], coarser, places, ready)[0])
+    for index in missing.keys() & failed:
+        out[missing[index]] = level.fill
     _paint(out, own)
     kept = tuple(slice(None) if isinstance(axis, range) else 0 for axis in axes)
     return out[kept], not holes
@@ -92,13 +102,15 @@ def compose(
 
 def _found(
     level: Level, number: int, voxels: Sequence[np.ndarray], ready: Ready
-) -> tuple[list[tuple[np.ndarray, tuple[_Part, ...]]], list[tuple[slice, ...]]]:
+) -> tuple[list[tuple[np.ndarray, tuple[_Part, ...]]], dict[Index, tuple[slice, ...]]]:
     """Return the chunks of a level that are there, and where those go that are not."""
-    there, holes = [], []
+    there = []
+    holes: dict[Index, tuple[slice, ...]] = {}
     for parts in itertools.product(*map(_cut, voxels, level.chunks)):
-        chunk = ready(number, tuple(part.chunk for part in parts))
+        index = tuple(part.chunk for part in parts)
+        chunk = ready(number, index)
         if chunk is None:
-            holes.append(tuple(part.target for part in parts))
+            holes[index] = tuple(part.target for part in parts)
         else:
             there.append((chunk, parts))
     return there, holes
@@ -155,6 +167,29 @@ def _on_coarser(level: Level, coarser: Level, voxels: Sequence[np.ndarray]) -> l
         place = (world - coarser.translation[axis]) / coarser.scale[axis] + 0.5 + _ROUNDING
         found.append(np.clip(np.floor(place).astype(np.int64), 0, coarser.shape[axis] - 1))
     return found
+
+
+def covering(level: Level, axes: Axes, coarser: Level) -> list[Index]:
+    """Return the chunks of a coarser level that a read of a level lies in.
+
+    Examples
+    --------
+    >>> from napari_materialize.arrays import Level
+    >>> fine, coarse = Level((8, 8), "u1", (2, 2)), Level((4, 4), "u1", (2, 2), scale=(2, 2))
+    >>> covering(fine, (range(2, 8), 0), coarse)
+    [(0, 0), (1, 0)]
+    """
+    ends = [
+        np.array([axis, axis] if isinstance(axis, int) else [axis[0], axis[-1]])
+        if axis != range(0)
+        else np.array([], int)
+        for axis in axes
+    ]
+    rows = []
+    for places, size in zip(_on_coarser(level, coarser, ends), coarser.chunks, strict=True):
+        low, high = (min(places) // size, max(places) // size) if len(places) else (0, -1)
+        rows.append(range(int(low), int(high) + 1))
+    return list(itertools.product(*rows))
 
 
 def covered(level: Level, axes: Axes) -> list[list[int]]:
