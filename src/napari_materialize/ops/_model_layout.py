@@ -180,7 +180,8 @@ def match_output(
         The input's layout.
     runs
         Pairs of the canonical input shape (batch, channel, space...) and the output's shape, as
-        the model made it. In the second one every free side, and the batch where it is free, is longer.
+        the model made it. In the second one every free side is longer, and the batch where it is
+        free.
     free_batch
         Whether the second run has another batch than the first.
     """
