@@ -55,6 +55,21 @@ def test_a_mode_is_the_most_frequent_and_then_the_smallest(block, data):
     np.testing.assert_array_equal(block, before)
 
 
+def test_a_mean_of_halves_is_rounded_once():
+    # the sum is a little more than halfway between two numbers, which single precision cannot say
+    block = np.array([[256, 1.125], [1e-6, 0]], "f2")
+    assert shrink(block, (2, 2), "mean").tolist() == [[np.float16(block.astype("f8").mean())]]
+    assert shrink(block, (2, 2), "mean").tolist() == [[64.3125]]
+
+
+@pytest.mark.parametrize("turned", [np.asfortranarray, lambda block: block[::-1, ::-1]])
+def test_a_block_may_lie_in_memory_as_it_likes(turned):
+    ids = turned(np.random.default_rng(0).integers(0, 3, (6, 8, 10)).astype("u4") + 2)
+    for factors in ((2, 2, 2), (1, 2, 2), (2, 1, 1), (2, 2, 1)):
+        found = shrink(ids, factors, "mode")
+        np.testing.assert_array_equal(found, with_tensorstore(ids, factors, "mode"), strict=True)
+
+
 def test_large_ids_survive():
     ids = np.array([[2**63 + 7, 2**63 + 7], [2**63 + 7, 1]], "u8")
     assert shrink(ids, (2, 2), "mode").tolist() == [[2**63 + 7]]

@@ -7,7 +7,6 @@ last voxel is made of one. It knows nothing of chunks, files or jobs.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import math
 import operator
@@ -17,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.geometry import Index
@@ -127,7 +126,7 @@ def shrink(block: np.ndarray, factors: Sequence[int], method: Method) -> np.ndar
     halve = [axis for axis, factor in enumerate(factors) if factor == 2]
     if not halve:
         return block
-    if block.size and block.min() == block.max():  # much of many volumes is background
+    if _is_uniform(block):  # much of many volumes is background
         return np.ascontiguousarray(block[tuple(slice(None, None, factor) for factor in factors)])
     # the voxel at the far end of an odd axis stands for two: neither mean nor mode changes
     odd = [(0, size % 2 * (axis in halve)) for axis, size in enumerate(block.shape)]
@@ -140,9 +139,9 @@ def _mean(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     kind, size = block.dtype.kind, block.dtype.itemsize
     bits = len(axes)
     if kind == "f":
-        # a sum of a few is exact in the next wider type, or nearly; of doubles it could overflow,
+        # as doubles a sum of a few halves is exact, of floats nearly; of doubles it could overflow,
         # so they are divided first, which is exact
-        wide, share = np.dtype(f"f{min(8, 2 * size)}"), 1 / (1 << bits)
+        wide, share = np.dtype("f8"), 1 / (1 << bits)
         with np.errstate(invalid="ignore"):  # of infinities of both signs comes NaN
             if size == 8:
                 return _sums(block * share, axes, wide)
@@ -166,9 +165,7 @@ def _mean(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
 def _sums(block: np.ndarray, axes: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Return the sums of neighbours along some axes, one axis after the other."""
     for axis in axes:
-        lead = (slice(None),) * axis
-        first, second = block[(*lead, slice(0, None, 2))], block[(*lead, slice(1, None, 2))]
-        block = np.add(first, second, dtype=dtype, casting="unsafe")
+        block = np.add(*_halves(block, axis), dtype=dtype, casting="unsafe")
     return block
 
 
@@ -177,26 +174,75 @@ def _mode(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         # the sum of a mask counts its ones
         ones = _sums(block.view(np.uint8) if block.dtype.kind == "b" else block, axes, _COUNTS)
         return (ones > (1 << len(axes)) // 2).astype(block.dtype)
-    parts = [part.ravel() for part in _parts(block, axes)]
-    mixed = functools.reduce(operator.or_, (part != parts[0] for part in parts[1:]))
-    result = parts[0].copy()
-    if (where := np.flatnonzero(mixed)).size:
-        result[where] = _most_common(np.stack([part[where] for part in parts]))
-    shape = [-(-n // 2) if axis in axes else n for axis, n in enumerate(block.shape)]
-    return result.reshape(shape)
+    block = np.ascontiguousarray(block)
+    alike, first = _alike(block, axes)
+    result = first.copy()  # what most voxels of labels are: inside of something
+    where = np.flatnonzero(~alike)
+    if where.size:
+        np.put(result, where, _most_common(_covered(block, axes, alike.shape, where)))
+    return result
+
+
+def _is_uniform(block: np.ndarray) -> bool:
+    """Whether all voxels are equal; the first plane tells of most blocks that they are not."""
+    return block.size > 0 and all(part.min() == part.max() for part in (block[:1], block))
 
 
 def _is_binary(block: np.ndarray) -> bool:
-    return block.size > 0 and block.min() >= 0 and block.max() <= 1
+    """Whether all voxels are 0 or 1; the first plane tells of most blocks that they are not."""
+    parts = (block[:1], block) if block.size else ()
+    return bool(parts) and all(part.max() <= 1 and part.min() >= 0 for part in parts)
 
 
-def _parts(block: np.ndarray, axes: Sequence[int]) -> Iterator[np.ndarray]:
-    """Walk the first, second, ... of the voxels that each voxel of the result covers."""
-    for offsets in itertools.product((0, 1), repeat=len(axes)):
-        step = [slice(None)] * block.ndim
-        for axis, offset in zip(axes, offsets, strict=True):
-            step[axis] = slice(offset, None, 2)
-        yield block[tuple(step)]
+def _alike(block: np.ndarray, axes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+    """Return for each voxel of the result whether those it covers are equal, and the first of them.
+
+    One axis after the other, the slowest first: what is compared along it lies in long runs, and
+    the last, whose neighbours lie in one run, has the least left to compare.
+    """
+    alike, first = None, block
+    for axis in axes:
+        one, two = _halves(first, axis)
+        found = one == two
+        if alike is not None and axis == block.ndim - 1 and alike.flags.c_contiguous:
+            found &= alike.view(np.uint16) == 0x0101  # two truths at a time
+        elif alike is not None:
+            for half in _halves(alike, axis):
+                found &= half
+        alike, first = found, one
+    assert alike is not None
+    return alike, first
+
+
+def _halves(block: np.ndarray, axis: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return the even and the odd voxels along an axis."""
+    lead = (slice(None),) * axis
+    return block[(*lead, slice(0, None, 2))], block[(*lead, slice(1, None, 2))]
+
+
+def _covered(
+    block: np.ndarray, axes: Sequence[int], shape: tuple[int, ...], where: np.ndarray
+) -> np.ndarray:
+    """Return the voxels that some of the result cover, a column for each.
+
+    Parameters
+    ----------
+    block : numpy.ndarray
+        C-contiguous.
+    axes : sequence of int
+        Those that are halved.
+    shape : tuple of int
+        The result's.
+    where : numpy.ndarray
+        Flat indices into the result.
+    """
+    steps = [stride // block.itemsize for stride in block.strides]
+    at = np.zeros(len(where), np.intp)
+    for axis, index in enumerate(np.unravel_index(where, shape)):
+        at += index * (steps[axis] * (2 if axis in axes else 1))
+    offsets = itertools.product(*((0, steps[axis]) for axis in axes))
+    found: np.ndarray = block.ravel().take(at + np.array([[sum(each)] for each in offsets]))
+    return found
 
 
 def _most_common(values: np.ndarray) -> np.ndarray:

@@ -55,6 +55,8 @@ class Objects:
         self._answered: set[bool] = set()
         """Whether a read, and whether a write, was let in."""
         self._hides: dict[str, bool] = {}
+        self._whole_only = False
+        """Whether the server hands out no parts of what it has; Python's own one does not."""
 
     def __repr__(self) -> str:
         return f"Objects({self.url.root!r})"
@@ -68,6 +70,7 @@ class Objects:
         """Return an object, or bytes ``start`` to ``stop`` of it; None if it is not there.
 
         A negative ``start`` counts from the object's end. More than ``most`` bytes are not taken.
+        Of a server that hands out no parts, the whole object is taken, of at most ``most`` bytes.
 
         Raises
         ------
@@ -86,13 +89,29 @@ class Objects:
 
         def ask(client: Any) -> bytes | None:
             import obstore
+            from obstore.exceptions import NotSupportedError
 
-            answer = obstore.get(client, key, options=options)
+            if options and self._whole_only:
+                return self._part(client, key, slice(start, stop), most)
+            try:
+                answer = obstore.get(client, key, options=options)
+            except NotSupportedError:
+                if not options:
+                    raise
+                self._whole_only = True
+                return self._part(client, key, slice(start, stop), most)
             first, last = answer.range
             self._check_size(key, last - first, most)
             return bytes(answer.bytes())
 
         return self._ask("reading", key, ask, None)
+
+    def _part(self, client: Any, key: str, part: slice, most: int | None) -> bytes:
+        import obstore
+
+        answer = obstore.get(client, key)
+        self._check_size(key, answer.meta["size"], most)
+        return bytes(answer.bytes())[part]
 
     def find(self, key: str, most: int) -> Found | None:
         """Return a small object and when it was written; None if it is not there.

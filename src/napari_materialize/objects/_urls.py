@@ -46,8 +46,11 @@ class ObjectURL(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The URL without credentials."""
-        return f"{self.root}/{self.path}" if self.path else self.root
+        """The URL without credentials; read again, it is the same place."""
+        path = self.path
+        if self.scheme not in SCHEMES[:2]:
+            path = re.sub("[%?#]", lambda found: f"%{ord(found[0]):02X}", path)
+        return f"{self.root}/{path}" if path else self.root
 
     def at(self, path: str) -> ObjectURL:
         """Return the URL of another path at the same place."""

@@ -28,7 +28,7 @@ from napari_materialize.geometry import ChunkGrid
 from napari_materialize.sources.folder import Node, node_at
 from napari_materialize.sources.multiscales import read_multiscale
 from napari_materialize.sources.n5_blocks import COMPRESSIONS, N5Reader
-from napari_materialize.sources.pyramid import place_by_shape
+from napari_materialize.sources.pyramid import place_by_shape, placed
 from napari_materialize.sources.rules import (
     axis_named,
     check_size,
@@ -132,14 +132,15 @@ def levels_of(group: Node, nodes: list[Node], levels: list[Level]) -> list[Level
     if multiscale is not None:
         axes = multiscale.axes_for(ndim)
         placements = multiscale.placements([level.shape for level in levels])
-        return [_moved(level, axes, at) for level, at in zip(levels, placements, strict=True)]
+        listed = zip(nodes, levels, placements, strict=True)
+        return [_moved(node, level, axes, at) for node, level, at in listed]
     axes = _axes(nodes[0], group, ndim)
     own = [_placement(node, group, number, ndim) for number, node in enumerate(nodes)]
     unplaced = ((1.0,) * ndim, (0.0,) * ndim)
     guessed = place_by_shape([level.shape for level in levels], own[0] or unplaced)
     return [
-        _moved(level, axes, found or guess)
-        for level, found, guess in zip(levels, own, guessed, strict=True)
+        _moved(node, level, axes, found or guess)
+        for node, level, found, guess in zip(nodes, levels, own, guessed, strict=True)
     ]
 
 
@@ -158,13 +159,13 @@ def placed_alone(node: Node, level: Level) -> Level:
         if group is not None and group.zarr_format is not None:
             group = None
     found = _placement(node, group, number, level.ndim)
-    return _moved(level, _axes(node, group, level.ndim), found)
+    return _moved(node, level, _axes(node, group, level.ndim), found)
 
 
-def _moved(level: Level, axes: tuple[Axis, ...], placement: Placement | None) -> Level:
+def _moved(node: Node, level: Level, axes: tuple[Axis, ...], placement: Placement | None) -> Level:
     if placement is None:
         return replace(level, axes=axes)
-    return replace(level, axes=axes, scale=placement[0], translation=placement[1])
+    return placed(str(node.folder), level, axes, placement)
 
 
 def _ome(group: Node) -> Any:

@@ -276,7 +276,8 @@ class RemotePlace:
 
     def path_in(self, outer: Place) -> str:
         """Return the relative path."""
-        return self.text[len(outer.text) :].strip("/")
+        above = outer.path if isinstance(outer, RemotePlace) else ""
+        return self.path[len(above) :].strip("/")
 
     def document(self, name: str) -> Found | None:
         """Return a small object.
@@ -346,7 +347,7 @@ def place_of(what: str | os.PathLike[str]) -> Place:
     if "://" in text:
         text = _local_part(text)
     try:
-        folder = Path(text).expanduser().resolve()
+        folder = Path(os.path.expanduser(text)).resolve()  # noqa: PTH111 (an unknown ~user stays)
     except (OSError, RuntimeError) as error:
         raise SourceError(
             f"source: a path to a folder, got one that leads nowhere ({one_line(error)}); check it"

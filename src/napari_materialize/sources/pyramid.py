@@ -8,23 +8,38 @@ from __future__ import annotations
 
 import itertools
 import operator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from napari_materialize.errors import SourceError
+from napari_materialize.sources.rules import numbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from napari_materialize.arrays import Level
+    from napari_materialize.arrays import Axis, Level
     from napari_materialize.geometry import Index
 
-__all__ = ["Placement", "check_levels", "contradictions", "place_by_shape"]
+__all__ = ["Placement", "check_levels", "contradictions", "place_by_shape", "placed"]
 
 _ROUNDING = 1 + 1e-6
 """Coarse voxels by which a level may be wider or narrower than the finest."""
 
 type Placement = tuple[tuple[float, ...], tuple[float, ...]]
 """A scale and a translation, one number per axis each."""
+
+
+def placed(place: str, level: Level, axes: tuple[Axis, ...], at: Placement) -> Level:
+    """Return a level with its axes, where it lies.
+
+    Raises
+    ------
+    SourceError
+        If a number is not usable: products and ratios of usable ones can overflow or vanish.
+    """
+    numbers(f"{place}: scale", at[0], level.ndim, positive=True)
+    numbers(f"{place}: translation", at[1], level.ndim)
+    return replace(level, axes=axes, scale=at[0], translation=at[1])
 
 
 def _factor(fine: int, coarse: int) -> float:
@@ -87,11 +102,21 @@ def check_levels(place: str, levels: Sequence[Level]) -> None:
         )
 
 
+def _edges(level: Level) -> list[tuple[float, float]]:
+    """Return where a level begins and ends in the world, along each axis."""
+    return [
+        (center - step / 2, center - step / 2 + size * step)
+        for size, step, center in zip(level.shape, level.scale, level.translation, strict=True)
+    ]
+
+
 def contradictions(levels: Sequence[Level]) -> tuple[str, ...]:
     """Say which levels do not cover the world that the finest covers, by their own scale.
 
     Rounding a size down or up at every step moves the far edge by less than a coarse voxel in all;
-    more cannot come from rounding. Where a level lies is what its metadata says, all the same.
+    more cannot come from rounding. A box that was cut out of each level on its own is rounded at
+    both ends: there it is each edge that lies less than a coarse voxel off. Where a level lies is
+    what its metadata says, all the same.
 
     Examples
     --------
@@ -104,11 +129,12 @@ def contradictions(levels: Sequence[Level]) -> tuple[str, ...]:
     found = []
     finest = levels[0]
     for number, level in enumerate(levels[1:], start=1):
-        for axis, size, step, whole, unit in zip(
-            level.axes, level.shape, level.scale, finest.shape, finest.scale, strict=True
+        edges = zip(_edges(level), _edges(finest), strict=True)
+        for axis, step, ((low, high), (first, last)) in zip(
+            level.axes, level.scale, edges, strict=True
         ):
-            mine, theirs = size * step, whole * unit
-            if abs(mine - theirs) > step * _ROUNDING:
+            mine, theirs, most = high - low, last - first, step * _ROUNDING
+            if abs(mine - theirs) > most and max(abs(low - first), abs(high - last)) > most:
                 found.append(
                     f"level {number}: its scale makes it {mine:g} wide along {axis.name}, and "
                     f"level 0 is {theirs:g} wide; it is shown where its metadata says, so correct "

@@ -18,7 +18,7 @@ from napari_materialize.sources.multiscales import Multiscale, read_multiscale
 from napari_materialize.sources.n5 import describe_n5, level_nodes, levels_of, placed_alone
 from napari_materialize.sources.opened import BlockReader, OpenedSource, fingerprint
 from napari_materialize.sources.places import LocalPlace, Place, around, unreadable_source
-from napari_materialize.sources.pyramid import check_levels, contradictions
+from napari_materialize.sources.pyramid import check_levels, contradictions, placed
 from napari_materialize.sources.rules import checked_kind, one_line
 from napari_materialize.sources.storage import storage_of
 from napari_materialize.sources.zarr_array import describe
@@ -161,12 +161,12 @@ def _open_image(group: Node, overrides: Overrides) -> OpenedSource:
     if multiscale is None:
         levels, record = levels_of(group, nodes, levels), {"type": "n5"}
     else:
-        levels = _levels(multiscale, levels)
+        levels = _levels(place, multiscale, levels)
         record = {"type": "ome-zarr", "format": multiscale.version}
-    placed = [(level, reader) for level, (_, reader) in zip(levels, described, strict=True)]
+    pairs = [(level, reader) for level, (_, reader) in zip(levels, described, strict=True)]
     return _source(
         [group, *nodes],
-        placed,
+        pairs,
         overrides,
         kind="label" if _is_label(group) else "image",
         name=name or _stem(group.folder),
@@ -174,13 +174,10 @@ def _open_image(group: Node, overrides: Overrides) -> OpenedSource:
     )
 
 
-def _levels(multiscale: Multiscale, levels: list[Level]) -> list[Level]:
+def _levels(place: str, multiscale: Multiscale, levels: list[Level]) -> list[Level]:
     axes = multiscale.axes_for(levels[0].ndim)
     placements = multiscale.placements([level.shape for level in levels])
-    return [
-        replace(level, axes=axes, scale=scale, translation=translation)
-        for level, (scale, translation) in zip(levels, placements, strict=True)
-    ]
+    return [placed(place, level, axes, at) for level, at in zip(levels, placements, strict=True)]
 
 
 def _level_node(group: Node, path: str) -> Node:
@@ -212,10 +209,10 @@ def _open_array(node: Node, overrides: Overrides) -> OpenedSource:
     if image is not None and index is not None:
         group, multiscale = image
         kind = "label" if _is_label(group) else "image"
-        placed = _placed(level, multiscale, index)
-        if placed is not None:
+        found = _placed(node, level, multiscale, index)
+        if found is not None:
             path = multiscale.datasets[index].path
-            level, name = placed, f"{multiscale.name or _stem(group.folder)} {path}"
+            level, name = found, f"{multiscale.name or _stem(group.folder)} {path}"
             record = {"type": "ome-zarr", "format": multiscale.version, "path": path}
     return _source([node], [(level, reader)], overrides, kind=kind, name=name, record=record)
 
@@ -234,15 +231,13 @@ def _image_above(node: Node) -> tuple[Node, Multiscale] | None:
     return None
 
 
-def _placed(level: Level, multiscale: Multiscale, index: int) -> Level | None:
+def _placed(node: Node, level: Level, multiscale: Multiscale, index: int) -> Level | None:
     try:
         axes = multiscale.axes_for(level.ndim)
         placement = multiscale.placement(index, level.ndim)
+        return None if placement is None else placed(str(node.folder), level, axes, placement)
     except SourceError:
         return None  # as above
-    if placement is None:
-        return None
-    return replace(level, axes=axes, scale=placement[0], translation=placement[1])
 
 
 def _is_label(node: Node) -> bool:
