@@ -399,10 +399,9 @@ def test_a_copy_of_a_layer_is_live_too(held: Any, qtbot: Any, engine: Any) -> No
 
 
 def test_closing_the_viewer_in_mid_computation_is_prompt(held: Any, engine: Any) -> None:
-    viewer, layer, _gate = held
-    began = time.monotonic()
+    viewer, layer, gate = held
     viewer.close()
-    assert time.monotonic() - began < 1
+    assert gate.running  # closing did not wait for what is computed
     assert nothing_held(layer)
     assert not engine.stats()["waiting"]["client"]
 
