@@ -159,6 +159,9 @@ def test_an_allowed_one_is_the_same_whatever_else_is_computed(tmp_path: Path) ->
     image = NOISE.normal(size=(64, 70)).astype("f4")
     op = ops.Onnx(path, "auto", allow_tile_dependent=True)
     view = nm.open_view(image, op, chunks=(16, 16))
+    (note,) = view.ops[0].record["notes"]
+    assert "depends on the whole tile" in note
+    assert "with seams" in note
     everything = view.look(0, Box.whole(image.shape))
     with nm.Engine(slots=3, block_seconds=60) as engine:
         store = nm.MemoryStore()

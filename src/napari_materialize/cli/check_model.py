@@ -135,6 +135,7 @@ def _warnings(op: Onnx, dependent: bool) -> list[str]:
     """Return what a person should know before running a job with the model."""
     found = list(op.notes)
     if dependent and op.found is not None:
+        found = [note for note in found if op.found.sentence not in note]
         found.append(
             f"{op.found.sentence}; a job refuses it unless allow_tile_dependent=true, and then has "
             "seams between chunks"

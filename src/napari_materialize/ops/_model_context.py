@@ -3,11 +3,13 @@
 Along one axis at a time two windows of the same voxels are run, one larger than the other or one
 beside the other, and compared voxel by voxel. A voxel's *context* is its distance from the nearest
 end of a window that the other window does not share. The halo is the smallest context from which
-on all voxels agree. The windows begin an odd number of strides apart: where the model's true stride
-is larger than the one supposed, no context makes them agree, and a larger one is tried.
+on all voxels agree. No window lies in the middle of the other, and they begin an odd number of
+strides apart: where the model's true stride is larger than the one supposed, no context makes them
+agree, and a larger one is tried.
 
-Where no context that can be afforded makes them agree, the model's output depends on the whole
-tile: global pooling, attention, a normalisation over the tile.
+Where no context that can be afforded makes them agree, or far voxels matter all the same
+(`_model_far`), the model's output depends on the whole tile: global pooling, attention, a
+normalisation over the tile.
 """
 
 from __future__ import annotations
@@ -18,6 +20,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+
+from napari_materialize.ops._model_far import far_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,13 +111,14 @@ def measure(
     times = (1,) if told or whole else TIMES
     far = reach if reach is not None and len(reach) == len(grid) else None
     found = [_along(k, run, sample, grid, far, times) for k in range(len(grid))]
-    return Context(
-        tuple(axis.halo for axis in found),
-        tuple(axis.stride for axis in found),
-        max(axis.residual for axis in found),
-        max(axis.height for axis in found),
-        not all(axis.agreed for axis in found),
-    )
+    halo, stride = tuple(axis.halo for axis in found), tuple(axis.stride for axis in found)
+    residual, agreed = max(axis.residual for axis in found), all(axis.agreed for axis in found)
+    if agreed:
+        rows = zip(grid, stride, strict=True)
+        steps = [replace(axis, stride=step) for axis, step in rows]
+        left = far_difference(run, sample, steps, halo, far)
+        residual, agreed = max(residual, left), left == 0
+    return Context(halo, stride, residual, max(axis.height for axis in found), not agreed)
 
 
 def _along(  # noqa: PLR0917
@@ -182,7 +187,8 @@ def _windows(axis: AxisGrid, side: int) -> tuple[_Window, _Window] | None:
         )
     shift = axis.stride * (-(-8 // axis.stride) | 1)
     inner = axis.side(side)
-    return _Window(0, axis.side(inner + 2 * shift)), _Window(shift, inner)
+    # not in the middle: a model that mirrors its tile would see no difference
+    return _Window(0, axis.side(inner + 3 * shift)), _Window(shift, inner)
 
 
 def _compare(  # noqa: PLR0917

@@ -124,6 +124,11 @@ def _digest(path: Path) -> str:
 def _inside(path: Path, name: str) -> Path:
     """Return the file of weights ``name`` of a model, or refuse one outside its folder."""
     parts = (PurePosixPath(name), PureWindowsPath(name))
+    if not name.isprintable():
+        raise ModelError(
+            f"onnx: {path.name} keeps weights in {name!r}, which is no name of a file; export it "
+            "again with its weights beside it"
+        )
     found = (path.parent / name).resolve()
     roots = (path.parent.resolve(), path.resolve().parent)  # a model may itself be a link
     if any(part.is_absolute() or part.drive for part in parts) or not any(

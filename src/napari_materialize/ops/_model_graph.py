@@ -36,6 +36,15 @@ _WHOLE = frozenset(
 )
 """Operators that may look at the whole of what they are given, wherever it lies."""
 
+_PERHAPS = frozenset(
+    {
+        *("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin", "CumSum", "TopK"),
+        *("LpNormalization", "GridSample", "NonMaxSuppression", "Bernoulli", "Multinomial"),
+        *("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"),
+    }
+)
+"""Operators that mostly look along the channels, or are rare, and may not be what they seem."""
+
 MOST = 4096
 """Voxels of stride or reach beyond which an estimate is of no use."""
 
@@ -69,7 +78,7 @@ class Strides:
     """Operators that may look at the whole tile, each once."""
 
     certain: bool = True
-    """Whether the thread from input to output was followed all the way."""
+    """Whether the thread from input to output was followed all the way, through known operators."""
 
 
 @dataclass(slots=True)
@@ -102,6 +111,19 @@ class Graph:
         ranks = {len(w) for node in self.nodes if (w := self._window(node)) is not None}
         return ranks.pop() if len(ranks) == 1 else None
 
+    def _step_rank(self) -> int | None:
+        """Return the number of space axes that the operators which change the grid have."""
+        for node in self.nodes:
+            if node.operator in {"DepthToSpace", "SpaceToDepth"}:
+                return 2
+            if node.operator in {"Resize", "Upsample"}:
+                counts = [
+                    len(self.numbers[name]) for name in node.inputs[1:] if name in self.numbers
+                ]
+                if counts and counts[-1] in {4, 5}:  # batch and channel too
+                    return counts[-1] - 2
+        return None
+
     def strides(self, source: str, target: str) -> Strides:
         """Walk from one input to one output.
 
@@ -112,14 +134,13 @@ class Graph:
         >>> found.rank, found.stride, found.reach, found.whole
         (2, (2, 2), (1, 1), ())
         """
-        rank = self.window_rank()
-        whole = tuple(dict.fromkeys(n.operator for n in self.nodes if n.operator in _WHOLE))
-        if any(n.operator.startswith("Reduce") for n in self.nodes):
-            whole = (*whole, "Reduce")
+        rank = self.window_rank() or self._step_rank()
+        names = (node.operator for node in self.nodes)
+        whole = tuple(dict.fromkeys(n for n in names if n in _WHOLE or n.startswith("Reduce")))
         if rank is None:
             return Strides(None, None, None, whole, certain=False)
         states = {source: _State([Fraction(1)] * rank, [Fraction(0)] * rank)}
-        stride, certain = [1] * rank, True
+        stride, certain = [1] * rank, not any(n.operator in _PERHAPS for n in self.nodes)
         for node in self.nodes:
             known = [states[name] for name in node.inputs if name in states]
             if not known and node.operator in _WINDOWS and node.inputs[0] not in self.shapes:

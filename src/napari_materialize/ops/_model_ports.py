@@ -195,7 +195,11 @@ def pick_ports(runner: Runner, source: str | None, target: str | None) -> tuple[
 
 def _pick(ports: Sequence[Port], name: str | None, what: str, place: str) -> Port:
     """Return the port called ``name``, or the only one."""
-    names = ", ".join(port.name for port in ports) or "none"
+    if not ports:
+        raise ModelError(
+            f"{place}: has no {what}, and a model of one image has one; export it again"
+        )
+    names = ", ".join(port.name for port in ports)
     if name is None and len(ports) == 1:
         return ports[0]
     for port in ports:
@@ -328,7 +332,14 @@ class _Trial:
         made = match_output(self.layout, runs, free)
         if made is None:
             raise ModelError(self._unfit(runs))
-        return self._ports(made, runs, steps, rest, None if free else first[0])
+        found = self._ports(made, runs, steps, rest, None if free else first[0])
+        if len(runs) > 1:
+            # two sides fit many rules: a model that makes 1.5 voxels of one rounds each of them
+            third = [
+                axis.side(side + 1) for axis, side in zip(found.grid, runs[1][0][2:], strict=True)
+            ]
+            found.run(self.runner, np.zeros((1, channels, *third), found.takes))
+        return found
 
     def _run(self, shape: Index) -> Index:
         """Return the shape that the model makes of zeros."""

@@ -86,13 +86,12 @@ class Onnx(Op):
         ``auto`` (what a description says, else none), ``none``, ``sigmoid``, ``softmax``,
         ``argmax``, ``threshold:0.5``, ``cast:uint8``, several joined by ``+``.
     input_voxel_size : float or tuple of float, optional
-        The model runs on voxels of this size, in the image's unit; see ``docs/concepts/models.md``.
+        The model runs on voxels of this size, in the image's unit.
     multiple : int or tuple of int, optional
-        The stride: tiles begin on multiples of this, counted from voxel 0 of the level, and have
-        such sides. If left out, what the graph says and the trial and the measurement confirm.
+        The stride: tiles begin on multiples of this, from voxel 0 of the level on, and have such
+        sides. If left out, what the graph says and trial and measurement confirm.
     tile : int or tuple of int, optional
-        The sides of every tile, so that memory does not depend on the blocks' shapes. If left
-        out, the model's fixed sides, or whatever block is asked for.
+        The sides of every tile; if left out, the model's fixed ones, or whatever is asked for.
     batch : int, optional
         Tiles or planes run in one call, where the model's batch axis is free.
     output, input : str, optional
@@ -100,16 +99,13 @@ class Onnx(Op):
     layout : str, optional
         The axes of the model's input, as in ``bcyx`` or ``byxc``, where the guess is wrong.
     allow_tile_dependent : bool
-        Whether a model whose output depends on the whole tile is run all the same. Each chunk then
-        has a tile of its own, so that the result is the same every time, with seams.
+        Run a model whose output depends on the whole tile: one tile per chunk, with seams.
     device : str
-        ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:1``. A GPU has not been run
-        by this project's tests.
+        ``auto`` (a GPU if there is one), ``cpu``, ``cuda`` or ``cuda:1`` (not run by our tests).
     require_device : bool
         Whether a device that is not there is refused instead of said.
     threads : int
-        Threads in one call of the model. Slots run in parallel: slots times threads should be the
-        cores.
+        Threads in one call of the model; slots times threads should be the cores.
     description : str
         The description's file; ``auto`` for one beside the model, ``none`` to ignore it.
 
@@ -217,8 +213,9 @@ class Onnx(Op):
         put("allow_tile_dependent", bool(allow_tile_dependent))
         put("require_device", bool(require_device))
         put("description", description)
-        for key, value in (("notes", notes), ("_found", None), ("_taken", {})):
-            put(key, value)
+        put("_found", None)
+        put("_taken", {})
+        put("notes", notes)
         put("told_multiple", self.multiple is not None)
         # what a description says of the halo is measured all the same, and the larger one taken
         put("_said_halo", values["halo"] if halo is None else None)
@@ -266,8 +263,8 @@ class Onnx(Op):
 
     def _restore(self, found: Findings | None, taken: dict[Any, Pending]) -> None:
         """Take over what another process found out."""
-        object.__setattr__(self, "_found", found)
-        object.__setattr__(self, "_taken", taken)
+        for name, value in (("_found", found), ("_taken", taken)):
+            object.__setattr__(self, name, value)
         if found is not None:
             self._take(found)
 
@@ -360,9 +357,14 @@ class Onnx(Op):
                 f"{place}: {found.sentence}; give allow_tile_dependent=true to run it all the "
                 "same, with seams between chunks, or use another model"
             )
+        if context.tile_dependent:
+            self._note(
+                f"{found.sentence}; each chunk has a tile of its own, with seams between them"
+            )
         if self.extent != AUTO:
             wanted = self._margin
-            if any(a < b for a, b in zip(wanted, context.halo, strict=True)):
+            short = any(a < b for a, b in zip(wanted, context.halo, strict=True))
+            if short and not context.tile_dependent:
                 self._note(f"halo={in_words(wanted)} is given, but {found.sentence}")
             return
         said = self._said_halo
