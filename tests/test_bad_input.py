@@ -157,7 +157,6 @@ OPTIONS = {
     "shards text": (["--shards", "2,x", "--format", "zarr3"], r"--shards: a whole number"),
     "pyramid": (["--pyramid", "all"], r"--pyramid: a whole number, 0 or more, got 'all'"),
     "pyramid of levels": (["--pyramid", "99"], r"pyramid: at most \d+ coarser levels"),
-    "resume": (["--existing", "resume"], r"'resume' cannot be done yet"),
     "dask": (["--dask", "tcp://host:8786"], r"--dask: is not built yet"),
     # what typer refuses
     "unknown option": (["--colour", "red"], r"no such option: --colour.*run --help"),

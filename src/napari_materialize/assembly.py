@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from napari_materialize.geometry import Box, ChunkGrid, Index
 
@@ -53,6 +53,8 @@ class Assembly:
         out.
     fill : float, int or bool
         What the voxels of a piece outside the region are.
+    wanted : callable, optional
+        Which pieces are made; all if left out.
 
     Examples
     --------
@@ -71,7 +73,10 @@ class Assembly:
         pieces: ChunkGrid,
         offset: Index = (),
         fill: float | int | bool = 0,
+        *,
+        wanted: Callable[[Index], bool] | None = None,
     ) -> None:
+        self._wanted = wanted
         self._parts = parts
         self._offset = offset or region.start
         self._region = region.relative_to(self._offset)
@@ -100,7 +105,7 @@ class Assembly:
         """
         origin, inside = self._place(index, within)
         for target in self._pieces.covering(inside):
-            if target in self._lost:
+            if target in self._lost or not self._wants(target):
                 continue
             whole = self._pieces.box(target)
             share = whole.intersect(inside)
@@ -120,11 +125,18 @@ class Assembly:
     def lose(self, index: Index, within: Box | None = None) -> list[Index]:
         """Take note that a part will not come; return the pieces lost for it."""
         _, inside = self._place(index, within)
-        lost = [target for target in self._pieces.covering(inside) if target not in self._lost]
+        lost = [
+            target
+            for target in self._pieces.covering(inside)
+            if target not in self._lost and self._wants(target)
+        ]
         for target in lost:
             self._lost.add(target)
             self._partial.pop(target, None)
         return lost
+
+    def _wants(self, target: Index) -> bool:
+        return self._wanted is None or self._wanted(target)
 
     def _place(self, index: Index, within: Box | None) -> tuple[Index, Box]:
         """Return a part's first voxel and what is wanted of it, in voxels of the pieces' array."""

@@ -275,6 +275,10 @@ class ChunkCache[K: Hashable]:
         """Return the keys of the READY chunks, pool by pool, least recently used first."""
         return [key for pool in Pool for key in self._recent[pool]]
 
+    def failed(self) -> list[K]:
+        """Return the keys of the FAILED chunks."""
+        return [key for key, entry in self._entries.items() if entry.state is ChunkState.FAILED]
+
     def events(self) -> list[Event[K]]:
         """Return the last changes of state, oldest first."""
         return list(self._events)

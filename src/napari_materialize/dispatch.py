@@ -25,7 +25,7 @@ from napari_materialize.uses import Regions
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     import numpy as np
 
@@ -174,6 +174,12 @@ class Dispatch:
             self._forgive(ChunkKey(key.stage, key.level, index))
         self._forgive_inputs(stage, key)
         self._ask(claim, stage, False, 0, Pool.CHUNKS)
+
+    def forgive(self, stages: Collection[str]) -> None:
+        """Let all chunks of some stages that failed be asked for again."""
+        for key in self.cache.failed():
+            if key.stage in stages:
+                self._forgive(key)
 
     def take_all(self) -> list[ChunkClaim]:
         """Forget every claim; return those that still waited."""

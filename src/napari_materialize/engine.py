@@ -245,14 +245,7 @@ class Engine:
         where : path, URL or WritableStore
             Where to write.
         **options
-            The fields of `napari_materialize.job.Options`: ``levels``, ``box``, ``box_level``,
-            ``extent``, ``format``, ``compression``, ``skip_empty``, ``existing``, ``on_error``,
-            ``concurrency``, ``cancel``, ``on_progress``, ``attributes``, and others.
-
-        Returns
-        -------
-        Materialized
-            What was done.
+            The fields of `napari_materialize.job.Options`.
 
         Raises
         ------
@@ -314,6 +307,11 @@ class Engine:
             starts = self._start()
         self._hand_over([], starts)
         claim.add_done_callback(ChunkClaim.release)
+
+    def forget_failures(self, view: View) -> None:
+        """Take what failed of a view, and of what it is made of, for not asked for yet."""
+        with self._lock:
+            self._dispatch.forgive({stage.identity for stage in view.stages})
 
     # ------------------------------------------------------------------ looking
 

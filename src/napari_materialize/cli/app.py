@@ -18,7 +18,9 @@ from napari_materialize.cli.demo import demo
 from napari_materialize.cli.info import info
 from napari_materialize.cli.ops import list_ops
 from napari_materialize.cli.outcome import DONE, PROGRAM, REFUSED, complain, print_json, say
+from napari_materialize.cli.rerun import rerun
 from napari_materialize.cli.run import run
+from napari_materialize.cli.verify import verify
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +31,8 @@ __all__ = ["app", "main"]
 app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
 app.command("run")(run)
 app.command("info")(info)
+app.command("verify")(verify)
+app.command("rerun")(rerun)
 app.command("ops")(list_ops)
 app.command("check-model")(check_model)
 app.command("demo")(demo)

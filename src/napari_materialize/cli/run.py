@@ -98,7 +98,7 @@ Existing = Annotated[
     _option(
         "--existing",
         "error|resume|add|overwrite",
-        "What to do with a store that is there; all but error are not built yet. [error]",
+        "A store that is there: refuse it, go on, add another box, begin anew. [error]",
     ),
 ]
 OnError = Annotated[
@@ -211,6 +211,8 @@ def _counts(done: Any) -> dict[str, Any]:
 def receipt(done: Materialized, target: str) -> str:
     """Return what was done, in one line."""
     pieces = [f"{done.written} of {done.chunks} chunks written"]
+    if done.found:
+        pieces.append(f"{done.found} found done")
     if done.skipped:
         pieces.append(f"{done.skipped} empty ones left out")
     if done.failed:
@@ -240,6 +242,6 @@ def _size(count: int) -> str:
 def _tell_failures(done: Materialized) -> None:
     for failure in done.failures[:SHOWN_FAILURES]:
         complain(failure.reason)
-    more = len(done.failures) - SHOWN_FAILURES
+    more = done.failed - min(len(done.failures), SHOWN_FAILURES)
     if more > 0:
-        complain(f"and {more} chunks more failed; --json lists all")
+        complain(f"and {more} chunks more failed; --json lists {len(done.failures)}")

@@ -6,16 +6,18 @@ is handed the fragments) and opens nothing (`stores`).
 
 from __future__ import annotations
 
-from napari_materialize.codecs._chunk import Frame, chunk_bytes, encode_chunk, is_fill
+from napari_materialize.codecs._chunk import Frame, chunk_bytes, decode_chunk, encode_chunk, is_fill
 from napari_materialize.codecs._compression import Compression, CompressionName
-from napari_materialize.codecs._shard import join_shard
+from napari_materialize.codecs._shard import join_shard, split_shard
 
 __all__ = [
     "Compression",
     "CompressionName",
     "Frame",
     "chunk_bytes",
+    "decode_chunk",
     "encode_chunk",
     "is_fill",
     "join_shard",
+    "split_shard",
 ]

@@ -6,17 +6,20 @@ bytes afterwards is `_compression`'s.
 
 from __future__ import annotations
 
+import math
 import struct
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+
+from napari_materialize.errors import ChunkError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from napari_materialize.codecs._compression import Compression
 
-__all__ = ["Frame", "chunk_bytes", "encode_chunk", "is_fill"]
+__all__ = ["Frame", "chunk_bytes", "decode_chunk", "encode_chunk", "is_fill"]
 
 type Frame = Literal["zarr", "n5"]
 """How a format frames a chunk: the whole chunk little-endian, or N5's block."""
@@ -59,6 +62,59 @@ def encode_chunk(
     # mode 0, the number of axes, and their sizes, the fastest axis first
     header = struct.pack(f">HH{block.ndim}I", 0, block.ndim, *reversed(block.shape))
     return header + compression.encode(plain, block.dtype)
+
+
+def decode_chunk(
+    data: bytes,
+    shape: Sequence[int],
+    chunk_shape: Sequence[int],
+    dtype: np.dtype,
+    compression: Compression,
+    *,
+    frame: Frame = "zarr",
+) -> np.ndarray:
+    """Return the voxels of a chunk as `encode_chunk` stored it.
+
+    Parameters
+    ----------
+    data : bytes
+        What is stored.
+    shape : sequence of int
+        The voxels of the chunk that are inside the array.
+    chunk_shape : sequence of int
+        A whole chunk's voxels along each axis.
+    dtype : numpy.dtype
+        Of the voxels.
+    compression, frame
+        As it was encoded.
+
+    Returns
+    -------
+    numpy.ndarray
+        Of ``shape`` and ``dtype``; not to be written to.
+
+    Raises
+    ------
+    ChunkError
+        If the data are damaged, or not of such a chunk.
+
+    Examples
+    --------
+    >>> from napari_materialize.codecs import Compression
+    >>> data = encode_chunk(np.array([[1, 2]], "u2"), (2, 2), 9, Compression(), "n5")
+    >>> decode_chunk(data, (1, 2), (2, 2), np.dtype("u2"), Compression(), frame="n5")
+    array([[1, 2]], dtype=uint16)
+    """
+    stored, order = tuple(chunk_shape), dtype.newbyteorder("<")
+    if frame == "n5":
+        stored, order = tuple(shape), dtype.newbyteorder(">")
+        header = struct.pack(f">HH{len(stored)}I", 0, len(stored), *reversed(stored))
+        if not data.startswith(header):
+            raise ChunkError(f"chunk: not an N5 block of {stored} voxels")
+        data = data[len(header) :]
+    plain = compression.decode(data, math.prod(stored) * dtype.itemsize)
+    chunk = np.frombuffer(plain, order).reshape(stored)
+    return chunk[tuple(map(slice, shape))].astype(dtype.newbyteorder("="), copy=False)
 
 
 def chunk_bytes(

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from napari_materialize.errors import ChunkError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from napari_materialize.geometry import Index
 
-__all__ = ["join_shard"]
+__all__ = ["join_shard", "split_shard"]
 
 _MISSING = 2**64 - 1
 
@@ -51,3 +53,33 @@ def join_shard(chunks: Mapping[Index, bytes], counts: Index) -> bytes:
     table = index.tobytes()
     checksum = int(value(table)).to_bytes(4, "little")
     return b"".join((*(chunks[place] for place in order), table, checksum))
+
+
+def split_shard(data: bytes, counts: Index) -> dict[Index, bytes]:
+    """Return the chunks of a shard that are there, encoded, by their place in it.
+
+    Raises
+    ------
+    ChunkError
+        If the shard is damaged.
+
+    Examples
+    --------
+    >>> split_shard(join_shard({(1,): b"voxels"}, (2,)), (2,))
+    {(1,): b'voxels'}
+    """
+    from google_crc32c import value
+
+    size = 16 * math.prod(counts)
+    table, checksum = data[-size - 4 : -4], data[-4:]
+    if len(table) != size or int(value(table)).to_bytes(4, "little") != checksum:
+        raise ChunkError("shard: its index is damaged")
+    chunks: dict[Index, bytes] = {}
+    for number, (offset, length) in enumerate(np.frombuffer(table, "<u8").reshape(-1, 2).tolist()):
+        if (offset, length) == (_MISSING, _MISSING):
+            continue
+        if offset + length > len(data) - size - 4:
+            raise ChunkError("shard: its index leads out of it")
+        place = tuple(map(int, np.unravel_index(number, counts)))
+        chunks[place] = data[offset : offset + length]
+    return chunks

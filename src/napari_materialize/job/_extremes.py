@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
 
@@ -28,7 +30,9 @@ class Extremes:
     >>> axes = (Axis("c", "channel"), Axis("y"), Axis("x"))
     >>> seen = Extremes(Level((2, 1, 2), "f4", (1, 1, 2), axes))
     >>> seen.add((0, 0, 0), np.array([[[1, np.nan]]], "f4"))
+    True
     >>> seen.add((1, 0, 0), np.array([[[5, -3]]], "f4"))
+    True
     >>> seen.windows
     ((1.0, 2.0), (-3.0, 5.0))
     """
@@ -41,16 +45,35 @@ class Extremes:
         count = 0 if self._axis is None else array.shape[self._axis]
         self._found: list[tuple[float, float] | None] = [None] * count
 
-    def add(self, chunk: Index, voxels: np.ndarray) -> None:
-        """Look at a chunk."""
+    def add(self, chunk: Index, voxels: np.ndarray) -> bool:
+        """Look at a chunk; return whether it changed anything."""
         if self._axis is None:
-            return
+            return False
+        changed = False
         first = chunk[self._axis] * self._chunk
         for number, plane in enumerate(np.moveaxis(voxels, self._axis, 0), first):
             if (window := _extremes(plane)) is not None:
                 with self._lock:
                     before = self._found[number]
-                    self._found[number] = window if before is None else _both(before, window)
+                    now = window if before is None else _both(before, window)
+                    changed = changed or now != before
+                    self._found[number] = now
+        return changed
+
+    @property
+    def seen(self) -> list[tuple[float, float] | None]:
+        """The lowest and the highest value of each channel so far."""
+        with self._lock:
+            return list(self._found)
+
+    def merge(self, seen: Sequence[Sequence[float] | None]) -> None:
+        """Take what was seen before."""
+        with self._lock:
+            for number, window in enumerate(seen[: len(self._found)]):
+                if window is not None:
+                    before = self._found[number]
+                    now = (window[0], window[1])
+                    self._found[number] = now if before is None else _both(before, now)
 
     @property
     def windows(self) -> tuple[tuple[float, float], ...]:

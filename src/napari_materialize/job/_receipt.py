@@ -12,7 +12,11 @@ if TYPE_CHECKING:
     from napari_materialize.errors import ChunkError
     from napari_materialize.geometry import Index
 
-__all__ = ["Failure", "Materialized", "Tally"]
+__all__ = ["MOST_FAILURES", "Failure", "Materialized", "Tally"]
+
+
+MOST_FAILURES = 1000
+"""Failed chunks that a receipt tells of; all are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,10 @@ class Materialized:
     """How long it took."""
 
     failures: tuple[Failure, ...] = ()
-    """Which chunks failed, and why."""
+    """Which chunks failed, and why: the first of them, `MOST_FAILURES` at most."""
+
+    found: int = 0
+    """Chunks that an earlier job had made already; they count nowhere else."""
 
 
 class Tally:
@@ -69,6 +76,8 @@ class Tally:
         Guards the counts, and is notified of every change.
     on_failure : callable
         Called with the error of each chunk that failed, without the condition held.
+    found : int
+        How many more there are, made already.
     """
 
     def __init__(
@@ -76,11 +85,14 @@ class Tally:
         chunks: int,
         changed: threading.Condition,
         on_failure: Callable[[ChunkError], None],
+        found: int = 0,
     ) -> None:
         self._chunks = chunks
+        self._found = found
         self._changed = changed
         self._on_failure = on_failure
         self._written = self._skipped = self._bytes = 0
+        self._failed = 0
         self._failures: list[Failure] = []
 
     def stored(self, chunks: int, size: int) -> None:
@@ -99,19 +111,20 @@ class Tally:
     def failed(self, level: int, index: Index, error: ChunkError) -> None:
         """Take note of a chunk that failed."""
         with self._changed:
-            self._failures.append(Failure(level, index, str(error)))
+            self._failed += 1
+            if len(self._failures) < MOST_FAILURES:
+                self._failures.append(Failure(level, index, str(error)))
             self._changed.notify_all()
         self._on_failure(error)
 
     def progress(self) -> dict[str, int]:
         """Return how far the job is; the caller holds the condition."""
-        failed = len(self._failures)
         return {
-            "done": self._written + self._skipped + failed,
+            "done": self._written + self._skipped + self._failed,
             "total": self._chunks,
             "written": self._written,
             "skipped": self._skipped,
-            "failed": failed,
+            "failed": self._failed,
             "bytes": self._bytes,
         }
 
@@ -122,9 +135,10 @@ class Tally:
                 chunks=self._chunks,
                 written=self._written,
                 skipped=self._skipped,
-                failed=len(self._failures),
+                failed=self._failed,
                 bytes=self._bytes,
                 aborted=aborted,
                 seconds=seconds,
                 failures=tuple(self._failures),
+                found=self._found,
             )

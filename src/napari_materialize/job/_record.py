@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -13,10 +14,12 @@ from napari_materialize.recipe import view_record
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from napari_materialize.job._extremes import Extremes
     from napari_materialize.job._receipt import Materialized
+    from napari_materialize.journal import Sums
     from napari_materialize.plan import Plan
 
-__all__ = ["Record"]
+__all__ = ["Record", "job_key", "summary"]
 
 type Windows = tuple[tuple[float, float], ...]
 
@@ -28,26 +31,66 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
+def job_key(plan: Plan) -> dict[str, Any]:
+    """Return what has to be the same for one job to go on with another's result, as JSON has it."""
+    options = plan.options
+    key = {
+        "view": view_record(plan.view),
+        "kind": plan.view.kind,
+        "levels": [
+            {"level": each.level, "box": [list(each.box.start), list(each.box.stop)]}
+            for each in plan.levels
+        ],
+        "pyramid": _pyramid(plan),
+        "extent": options.extent,
+        "format": options.format,
+        "compression": str(plan.compression),
+        "shards": None if plan.shards is None else list(plan.shards),
+        "skip_empty": bool(options.skip_empty),
+        "attributes": dict(plan.document.attributes),
+    }
+    return dict(json.loads(json.dumps(key)))
+
+
+def summary(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what is kept of a record when another job writes into the same arrays."""
+    names = ("version", "box", "box_level", "levels", "status", "started", "ended", "counts")
+    return {name: record[name] for name in (*names, "checks") if name in record}
+
+
 class Record:
     """Writes the metadata of a job: at its start, and once more at its end."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._started = _now()
+        self._key = job_key(plan)
+        self._earlier: list[Mapping[str, Any]] = []
         # made before anything is: a plan whose documents cannot be written is refused with nothing
         # touched
-        self._first = self._documents({"status": "running", "started": self._started})
+        self._documents({"status": "running", "started": self._started})
 
-    def put_first(self) -> None:
-        """Write the metadata of a job that begins."""
-        self._put(self._first)
+    def put_first(self, earlier: list[Mapping[str, Any]]) -> None:
+        """Write the metadata of a job that begins; ``earlier``: jobs that wrote here before."""
+        self._earlier = earlier
+        self._put(self._documents({"status": "running", "started": self._started}))
 
-    def put_end(self, status: str, done: Materialized, windows: Windows | None) -> None:
+    def put_end(
+        self, status: str, done: Materialized, seen: Extremes | None, sums: Mapping[int, Sums]
+    ) -> None:
         """Write it once more, with how the job ended and the values that were seen."""
         names = ("chunks", "written", "skipped", "failed", "bytes")
         counts = {name: getattr(done, name) for name in names}
-        end = {"status": status, "started": self._started, "ended": _now(), "counts": counts}
-        self._put(self._documents(end, windows))
+        end: dict[str, Any] = {
+            "status": status,
+            "started": self._started,
+            "ended": _now(),
+            "counts": counts,
+        }
+        if seen is not None:
+            end["extremes"] = seen.seen
+        end["checks"] = [each.record() for _, each in sorted(sums.items())]
+        self._put(self._documents(end, None if seen is None else seen.windows))
 
     def _put(self, documents: Mapping[str, bytes]) -> None:
         for path, data in documents.items():
@@ -56,26 +99,20 @@ class Record:
     def _documents(
         self, state: Mapping[str, Any], windows: Windows | None = None
     ) -> dict[str, bytes]:
-        plan, options = self._plan, self._plan.options
+        plan, box = self._plan, self._plan.options.box
         record = {
             "version": version("napari-materialize"),
             "libraries": {
                 name: sys.modules[name].__version__ for name in _LIBRARIES if name in sys.modules
             },
-            "view": view_record(plan.view),
-            "kind": plan.view.kind,
-            "levels": [
-                {"level": each.level, "box": [list(each.box.start), list(each.box.stop)]}
-                for each in plan.levels
-            ],
-            "pyramid": _pyramid(plan),
-            "extent": options.extent,
-            "format": options.format,
-            "compression": str(plan.compression),
-            "shards": None if plan.shards is None else list(plan.shards),
-            "skip_empty": bool(options.skip_empty),
+            **self._key,
+            "view": view_record(plan.view),  # a model's constants are known later
+            "box": None if box is None else [list(box.start), list(box.stop)],
+            "box_level": plan.options.box_level,
             **state,
         }
+        if self._earlier:
+            record["earlier"] = self._earlier
         return plan.layout.documents(replace(plan.document, record=record, windows=windows))
 
 

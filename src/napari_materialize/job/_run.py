@@ -15,16 +15,20 @@ from typing import TYPE_CHECKING, NamedTuple
 from napari_materialize.errors import ChunkError, EngineClosed
 from napari_materialize.job._extremes import Extremes
 from napari_materialize.job._receipt import Tally
+from napari_materialize.job._stored import Deriver
 from napari_materialize.job._walk import walk
 from napari_materialize.job._written import written_levels
+from napari_materialize.stores import BEAT, TakenStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.geometry import Box, Index
+    from napari_materialize.job._keeper import Keeper
     from napari_materialize.job._receipt import Materialized
     from napari_materialize.job._service import ChunkService
+    from napari_materialize.job._todo import Todo
     from napari_materialize.plan import LevelPlan, Plan
 
 __all__ = ["Run"]
@@ -53,12 +57,18 @@ class _Unit(NamedTuple):
 class Run:
     """One job under way. Its lock guards its own counts, and is never held while anything runs."""
 
-    def __init__(self, service: ChunkService, plan: Plan) -> None:
+    def __init__(self, service: ChunkService, plan: Plan, todo: Todo, keeper: Keeper) -> None:
         self._service = service
         self._plan = plan
+        self._todo = todo
+        self._keeper = keeper
         self._limit = plan.options.concurrency or service.slots
         self._changed = threading.Condition()
         self._stop = threading.Event()
+        self._writing = 0
+        """Chunks that are being written."""
+        self._when_quiet: Callable[[], None] | None = None
+        self._beaten = time.monotonic()
         self._walk = self._units()
         self._unit = next(self._walk, None)
         """What is asked for next; None once all is asked for."""
@@ -68,9 +78,11 @@ class Run:
         self._arrived = 0
         """Chunks that are there, or failed, and not dealt with yet."""
         self._feeders: set[int] = set()
-        self._tally = Tally(plan.chunks, self._changed, self._note)
-        self._seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
-        self._written = written_levels(plan, self._tally, self._seen)
+        found = plan.chunks - todo.chunks
+        self._tally = Tally(todo.chunks, self._changed, self._note, found)
+        self.seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
+        """What was seen of the values of each channel, where it is looked for."""
+        self._written = written_levels(plan, self._tally, self.seen, todo, keeper)
         self._error: BaseException | None = None
         self._aborted = False
         self._cancelled = False
@@ -83,6 +95,8 @@ class Run:
             unit: list[Index] = []
             before: tuple[Index, Index] | None = None
             for index in indices:
+                if not self._todo.needs(each, index, piece):
+                    continue
                 counts = self._service.block(view, each.level)
                 place = (counts, tuple(map(operator.floordiv, index, counts)))
                 if unit and place != before:
@@ -110,14 +124,37 @@ class Run:
                     self._plan.options.on_progress(dict(now))
                 told = now
                 over = over or self._stopped()
+            self._derive()
         finally:
             self._end()
         self._aborted = self._aborted or self._cancelled
         if self._error is not None and not self._aborted:
             raise self._error
 
+    def _derive(self) -> None:
+        """Make what is made of stored voxels, now that these are there."""
+        if self._todo.fresh:
+            return
+        deriver = Deriver(self._plan, self._keeper, self._written)
+        for coarser, file in self._todo.later():
+            if self._stop.is_set() or self._stopped():
+                return
+            deriver.make(coarser, file)
+            if self._plan.options.on_progress is not None:
+                with self._changed:
+                    now = self._tally.progress()
+                self._plan.options.on_progress(now)
+
+    def _beat(self) -> None:
+        """Give a sign of life now and then: other machines see no process."""
+        store, now = self._plan.store, time.monotonic()
+        if now - self._beaten >= BEAT and isinstance(store, TakenStore):
+            self._beaten = now
+            store.beat()
+
     def _stopped(self) -> bool:
         """Look whether somebody stops the job from outside."""
+        self._beat()
         if self._service.closed:
             raise EngineClosed("the engine was closed before the job was done")
         cancel = self._plan.options.cancel
@@ -132,19 +169,32 @@ class Run:
     def _end(self) -> None:
         """Start nothing more, give up what waits, let the writes under way finish for a moment."""
         self._give_up()
+        self._keeper.gone.set()
         deadline = time.monotonic() + GRACE
         with self._changed:
-            while self._arrived and (left := deadline - time.monotonic()) > 0:
+            while self._writing and (left := deadline - time.monotonic()) > 0:
                 self._changed.wait(left)
+
+    @property
+    def asks_for_all(self) -> bool:
+        """Whether every chunk of the job's boxes is asked for."""
+        return self._todo.fresh
+
+    def when_quiet(self, call: Callable[[], None]) -> None:
+        """Call something once nothing is written any more: now, or after the last write ends.
+
+        A store may take long for a write that was under way when the job ended. Nobody else may
+        write there until it is over.
+        """
+        with self._changed:
+            if self._writing:
+                self._when_quiet = call
+                return
+        call()
 
     def receipt(self, seconds: float) -> Materialized:
         """Say what was done."""
         return self._tally.receipt(seconds, aborted=self._aborted)
-
-    @property
-    def windows(self) -> tuple[tuple[float, float], ...] | None:
-        """What was seen of the values of each channel, where it was looked for."""
-        return None if self._seen is None else self._seen.windows
 
     # ------------------------------------------------------------------ any thread
 
@@ -208,16 +258,25 @@ class Run:
 
     def _deal(self, unit: _Unit, claim: ChunkClaim) -> None:
         """Write a chunk; in a writer's thread."""
+        with self._changed:
+            writes = not self._stop.is_set()
+            self._writing += writes
         try:
-            if not self._stop.is_set():
+            if writes:
                 self._take(unit, claim)
         except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
             self._fail(error)
         finally:
             claim.release()
+            call = None
             with self._changed:
                 self._arrived -= 1
+                self._writing -= writes
+                if not self._writing:
+                    call, self._when_quiet = self._when_quiet, None
                 self._changed.notify_all()
+        if call is not None:
+            call()
         self._feed()
 
     def _take(self, unit: _Unit, claim: ChunkClaim) -> None:

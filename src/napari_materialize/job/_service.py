@@ -50,3 +50,6 @@ class ChunkService(Protocol):
 
     def run_writer(self, work: Callable[[], None]) -> None:
         """Run work that encodes and stores, soon, in a thread for it."""
+
+    def forget_failures(self, view: View) -> None:
+        """Take the view's chunks that failed for not asked yet, and what they are made of."""

@@ -11,23 +11,26 @@ from __future__ import annotations
 import operator
 import threading
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from napari_materialize.assembly import Assembly
-from napari_materialize.codecs import encode_chunk, is_fill, join_shard
+from napari_materialize.codecs import encode_chunk, is_fill, join_shard, split_shard
 from napari_materialize.downsample import shrink
 from napari_materialize.errors import ChunkError
 from napari_materialize.geometry import Box
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
 
     from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
     from napari_materialize.job._extremes import Extremes
+    from napari_materialize.job._keeper import Keeper
     from napari_materialize.job._receipt import Tally
+    from napari_materialize.job._todo import Todo
     from napari_materialize.plan import CoarserPlan, LevelPlan, Plan
 
 __all__ = ["Written", "written_levels"]
@@ -40,6 +43,9 @@ class _Shard:
 
     chunks: dict[Index, bytes] = field(default_factory=dict)
     """Those that have and are not empty, encoded, by their place in the shard."""
+
+    failed: bool = False
+    """Whether one of them will never come."""
 
 
 class Written:
@@ -55,6 +61,8 @@ class Written:
         What puts its chunks together from what comes.
     tally : Tally
         Is told what became of each chunk.
+    keeper : Keeper
+        Puts the files, and is told what became of each.
     coarser : _Halver, optional
         What makes the next level of this one.
     """
@@ -65,8 +73,9 @@ class Written:
         level: LevelPlan | CoarserPlan,
         assembly: Assembly,
         tally: Tally,
-        coarser: Halver | None = None,
         *,
+        keeper: Keeper,
+        coarser: Halver | None = None,
         seen: Extremes | None = None,
     ) -> None:
         self._plan = plan
@@ -74,6 +83,7 @@ class Written:
         self._array = level.array
         self._assembly = assembly
         self._tally = tally
+        self._keeper = keeper
         self._coarser = coarser
         self._seen = seen
         self._lock = threading.Lock()
@@ -100,9 +110,9 @@ class Written:
         for chunk, voxels in made:
             if self._coarser is not None:
                 self._coarser.take(chunk, voxels)
-            if self._seen is not None:
-                self._seen.add(chunk, voxels)
-            self._store(chunk, voxels)
+            if self._seen is not None and self._seen.add(chunk, voxels):
+                self._keeper.seen(self._seen.seen)
+            self.store(chunk, voxels)
 
     def lose(self, index: Index, error: ChunkError, within: Box | None = None) -> None:
         """Take note that a part will not come, and of all that fails for it."""
@@ -111,30 +121,29 @@ class Written:
         for chunk in lost:
             if self._coarser is not None:
                 self._coarser.lose(chunk, error)
-            self._fail(chunk, error)
+            self.fail(chunk, error)
 
     # ------------------------------------------------------------------ one chunk
 
-    def _store(self, chunk: Index, voxels: np.ndarray) -> None:
+    def store(self, chunk: Index, voxels: np.ndarray) -> None:
+        """Encode and store a chunk, or leave it out."""
         plan, array = self._plan, self._array
         try:
-            if plan.options.skip_empty and is_fill(voxels, array.fill):
-                self._tally.skipped()
-                self._put(chunk, None)
-                return
-            data = encode_chunk(
-                voxels, array.chunks, array.fill, plan.compression, plan.layout.frame
-            )
+            data = None
+            if not (plan.options.skip_empty and is_fill(voxels, array.fill)):
+                data = encode_chunk(
+                    voxels, array.chunks, array.fill, plan.compression, plan.layout.frame
+                )
         except Exception as error:  # noqa: BLE001 - whatever it is, it is its chunk's failure
-            self._fail(chunk, self._not_stored(chunk, chunk, error))
+            self.fail(chunk, self._not_stored(chunk, chunk, error))
             return
         self._put(chunk, data)
 
-    def _put(self, chunk: Index, data: bytes | None) -> None:
+    def _put(self, chunk: Index, data: bytes | None, *, failed: bool = False) -> None:
         """Store an encoded chunk, or keep it until its shard is whole; None where it is missing."""
         counts = self._plan.shards
         if counts is None:
-            if data is not None:
+            if not failed:
                 self._put_file(chunk, [chunk], data)
             return
         file = tuple(map(operator.floordiv, chunk, counts))
@@ -143,15 +152,41 @@ class Written:
             if shard is None:
                 shard = self._shards[file] = _Shard(self._expected(file, counts))
             shard.missing -= 1
+            shard.failed = shard.failed or failed
             if data is not None:
                 shard.chunks[tuple(map(operator.mod, chunk, counts))] = data
-            if shard.missing:
-                return
-            del self._shards[file]
-        if shard.chunks:
-            corner = tuple(map(operator.mul, file, counts))
-            members = [tuple(map(operator.add, corner, place)) for place in shard.chunks]
-            self._put_file(file, members, join_shard(shard.chunks, counts))
+            last = shard.missing == 0
+            if last:
+                del self._shards[file]
+        if data is None and not failed:
+            self._tally.skipped()
+        if last:
+            self._put_shard(file, counts, shard)
+
+    def _put_shard(self, file: Index, counts: Index, shard: _Shard) -> None:
+        corner = tuple(map(operator.mul, file, counts))
+        members = [tuple(map(operator.add, corner, place)) for place in shard.chunks]
+        try:
+            chunks = {**self._others(file, counts, corner), **shard.chunks}
+            joined = join_shard(chunks, counts) if chunks else None
+        except Exception as error:  # noqa: BLE001 - what is there is damaged, say
+            self._keeper.fail(self._level.position, file)
+            for each in members:
+                self._note(each, self._not_stored(each, file, error))
+        else:
+            self._put_file(file, members or [corner], joined, whole=not shard.failed)
+
+    def _others(self, file: Index, counts: Index, corner: Index) -> dict[Index, bytes]:
+        """Return a shard's chunks, encoded, that another job wrote, for another box."""
+        data = self._keeper.before(self._level.position, file)
+        if data is None:
+            return {}
+        cover = self._chunks.relative_to(corner)
+        return {
+            place: chunk
+            for place, chunk in split_shard(data, counts).items()
+            if not cover.contains(Box(place, tuple(at + 1 for at in place)))
+        }
 
     def _expected(self, file: Index, counts: Index) -> int:
         """Return how many chunks of a shard will come."""
@@ -159,22 +194,37 @@ class Written:
         stop = tuple(map(operator.add, corner, counts))
         return Box(corner, stop).intersect(self._chunks).size
 
-    def _put_file(self, file: Index, chunks: Sequence[Index], data: bytes) -> None:
+    def _put_file(
+        self, file: Index, chunks: Sequence[Index], data: bytes | None, *, whole: bool = True
+    ) -> None:
+        """Store a file, or see to it that there is none; say what became of its chunks."""
+        position, keeper = self._level.position, self._keeper
         try:
-            self._plan.store.put(self._plan.layout.chunk_key(self._level.position, file), data)
+            if data is not None:
+                keeper.put(position, file, data, whole=whole)
+            elif whole:
+                keeper.leave_out(position, file)
+            else:
+                keeper.fail(position, file)
         except Exception as error:  # noqa: BLE001 - a store's, whatever it is: its chunks' failure
+            keeper.fail(position, file)
             for each in chunks:
                 self._note(each, self._not_stored(each, file, error))
         else:
-            self._tally.stored(len(chunks), len(data))
+            if data is not None:
+                self._tally.stored(len(chunks), len(data))
+            elif self._plan.shards is None:
+                self._tally.skipped()
 
     # ------------------------------------------------------------------ failures
 
-    def _fail(self, chunk: Index, error: ChunkError) -> None:
+    def fail(self, chunk: Index, error: ChunkError) -> None:
         """Take note of a chunk that cannot be stored; a shard goes on without it."""
         self._note(chunk, error)
-        if self._plan.shards is not None:
-            self._put(chunk, None)
+        if self._plan.shards is None:
+            self._keeper.fail(self._level.position, chunk)
+        else:
+            self._put(chunk, None, failed=True)
 
     def _not_stored(self, chunk: Index, file: Index, error: Exception) -> ChunkError:
         path = self._plan.layout.chunk_key(self._level.position, file)
@@ -191,10 +241,19 @@ class Written:
 class Halver:
     """Makes the next coarser level of one that is written: whole tiles of it are halved."""
 
-    def __init__(self, fine: Level, region: Box, plan: CoarserPlan, target: Written) -> None:
+    def __init__(
+        self, fine: Level, region: Box, plan: CoarserPlan, target: Written, todo: Todo
+    ) -> None:
         self._plan = plan
         self._target = target
-        self._tiles = Assembly(fine.grid, region, plan.tiles, (0,) * fine.ndim, fine.fill)
+        self._tiles = Assembly(
+            fine.grid,
+            region,
+            plan.tiles,
+            (0,) * fine.ndim,
+            fine.fill,
+            wanted=None if todo.fresh else partial(todo.wants_tile, plan),
+        )
         self._lock = threading.Lock()
 
     def take(self, chunk: Index, voxels: np.ndarray) -> None:
@@ -221,18 +280,37 @@ class Halver:
             self._target.lose(tile, error)
 
 
-def written_levels(plan: Plan, tally: Tally, seen: Extremes | None) -> dict[int, Written]:
-    """Return the arrays that are written as viewed, by position; those derived hang on the last."""
+def written_levels(
+    plan: Plan, tally: Tally, seen: Extremes | None, todo: Todo, keeper: Keeper
+) -> dict[int, Written]:
+    """Return the arrays that are written, by position; those derived hang on the last viewed."""
+
+    def wanted(level: LevelPlan | CoarserPlan) -> Callable[[Index], bool] | None:
+        return None if todo.fresh else partial(todo.wants, level.position)
+
     finer = [(plan.levels[-1].array, plan.levels[-1].region)]
     finer += [(each.array, each.region) for each in plan.coarser]
     halver = None
+    levels = {}
     for each, (array, region) in reversed(list(zip(plan.coarser, finer, strict=False))):
         zero = (0,) * array.ndim
-        assembly = Assembly(each.parts, each.region, each.array.grid, zero, array.fill)
-        halver = Halver(array, region, each, Written(plan, each, assembly, tally, halver))
-    levels = {}
+        assembly = Assembly(
+            each.parts, each.region, each.array.grid, zero, array.fill, wanted=wanted(each)
+        )
+        target = Written(plan, each, assembly, tally, keeper=keeper, coarser=halver)
+        levels[each.position] = target
+        halver = Halver(array, region, each, target, todo)
     for level in plan.levels:
         grid = plan.view.levels[level.level].grid
-        assembly = Assembly(grid, level.box, level.array.grid, level.offset, level.array.fill)
-        levels[level.position] = Written(plan, level, assembly, tally, halver, seen=seen)
+        assembly = Assembly(
+            grid,
+            level.box,
+            level.array.grid,
+            level.offset,
+            level.array.fill,
+            wanted=wanted(level),
+        )
+        levels[level.position] = Written(
+            plan, level, assembly, tally, keeper=keeper, coarser=halver, seen=seen
+        )
     return levels

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from napari_materialize.codecs import Compression
 from napari_materialize.errors import BoxError, OptionError
+from napari_materialize.geometry import Box
 from napari_materialize.layout import ImageDocument, Layout, layout_for
 from napari_materialize.plan._levels import (
     CoarserPlan,
@@ -20,7 +21,13 @@ from napari_materialize.plan._levels import (
     plan_coarser,
     plan_levels,
 )
-from napari_materialize.plan._options import Extent, Options, Where, check_options
+from napari_materialize.plan._options import (
+    Extent,
+    Options,
+    Where,
+    check_existing,
+    check_options,
+)
 from napari_materialize.plan._target import check_target
 from napari_materialize.stores import WritableStore, open_store
 
@@ -84,6 +91,16 @@ class Plan:
         """Chunks in a shard along each axis; None for a file per chunk."""
         return self.document.shards
 
+    def files(self, level: LevelPlan | CoarserPlan) -> Box:
+        """Return which files of an array are dealt with, by their place among chunks or shards."""
+        cover = level.array.grid.indices(level.region)
+        if self.shards is None:
+            return cover
+        return Box(
+            tuple(map(operator.floordiv, cover.start, self.shards)),
+            tuple(-(-stop // n) for stop, n in zip(cover.stop, self.shards, strict=True)),
+        )
+
 
 def make_plan(view: View, where: Where, options: Options) -> Plan:
     """Decide what a job will write, or refuse; nothing is created.
@@ -113,11 +130,12 @@ def make_plan(view: View, where: Where, options: Options) -> Plan:
     reason = layout.refusal(document)
     if reason is not None:
         raise OptionError(reason)
+    check_existing(view, options)
     chunks = sum(each.chunks for each in written)
     if chunks > MOST_CHUNKS:
         raise BoxError(f"box: at most {MOST_CHUNKS} chunks, got {chunks}; choose a smaller box")
     store = open_store(where)
-    check_target(view, store)
+    check_target(view, store, options.existing)
     return Plan(view, levels, coarser, layout, compression, store, options, document)
 
 

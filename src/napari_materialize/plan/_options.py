@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from napari_materialize.codecs import Compression
+    from napari_materialize.view import View
 
-__all__ = ["Extent", "Options", "Where", "check_options", "is_whole"]
+__all__ = ["Extent", "Options", "Where", "check_existing", "check_options", "is_whole"]
 
 type Where = str | os.PathLike[str] | WritableStore
 """A path, a URL, or a store."""
@@ -71,7 +72,9 @@ class Options:
     """Whether a chunk of nothing but the fill value is left out."""
 
     existing: str = "error"
-    """What to do with a store that is not empty: ``error``. The others are not built yet."""
+    """What to do with a store that is not empty. ``error``: refuse it. ``resume``: go on with the
+    same job, and make what is unfinished or damaged. ``add``: another box into the same arrays.
+    ``overwrite``: remove what this project wrote there, and begin anew."""
 
     on_error: Literal["raise", "collect"] = "raise"
     """``raise``: stop at a failing chunk. ``collect``: go on and report all."""
@@ -118,10 +121,31 @@ def check_options(options: Options) -> None:
         raise OptionError(
             f"pyramid: a whole number of levels, 0 or more, or auto, got {options.pyramid!r}"
         )
-    if options.existing != "error":
+
+
+def check_existing(view: View, options: Options) -> None:
+    """Refuse to go on, or to add, where nobody can know whether it is the same computation.
+
+    Raises
+    ------
+    OptionError
+        If the view has no identity outside this process, or boxes of one store cannot be added.
+    """
+    if options.existing in ("resume", "add") and not view.stable:
+        nameless = [op.name for op in view.ops if op.identity is None]
+        why = (
+            f"op {nameless[0]} has no name and version that say what it computes"
+            if nameless
+            else "its source is known to this process alone"
+        )
         raise OptionError(
-            f"existing: {options.existing!r} cannot be done yet, only 'error'; the roadmap says "
-            "what comes"
+            f"existing: {options.existing} needs to know that the stored result is of the same "
+            f"view, and of this one nobody can tell: {why}; give it these, or write elsewhere"
+        )
+    if options.existing == "add" and options.extent != "level":
+        raise OptionError(
+            "existing: add puts another box into an array of the level's whole shape, got extent "
+            f"{options.extent!r}; write with extent level, or elsewhere"
         )
 
 

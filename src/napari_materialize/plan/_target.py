@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 from napari_materialize.errors import TargetError
-from napari_materialize.stores import ReadableStore, WritableStore
+from napari_materialize.layout import read_record
+from napari_materialize.stores import KeptStore, ReadableStore, TakenStore, WritableStore
 
 if TYPE_CHECKING:
     from napari_materialize.view import View
@@ -16,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["check_target"]
 
 
-def check_target(view: View, store: WritableStore) -> None:
-    """Refuse a target that is the source, lies in it or around it, or is not empty."""
+def check_target(view: View, store: WritableStore, existing: str) -> None:
+    """Refuse a target that is the source, lies in it or around it, or is not as it has to be."""
     location = store.location if isinstance(store, ReadableStore) else None
     # an image of several stored arrays has a place for each of them
     places = view.source.record.get("locations") or [view.source.location]
@@ -31,11 +32,33 @@ def check_target(view: View, store: WritableStore) -> None:
             raise TargetError(
                 f"target {location}: must lie apart from the source {place}; choose another folder"
             )
-    if isinstance(store, ReadableStore) and not store.is_empty():
+    if existing != "error":
+        if not isinstance(store, KeptStore):
+            raise TargetError(
+                f"target {type(store).__name__}: existing {existing!r} needs a store that can be "
+                "read, listed and taken, and this one is only written to; give a folder or a URL"
+            )
+    elif isinstance(store, ReadableStore) and not store.is_empty():
+        name = location or type(store).__name__
+        holder = store.holder() if isinstance(store, TakenStore) else None
+        if holder is not None:
+            raise TargetError(
+                f"target {name}: another job writes there ({holder}); wait for it, or choose "
+                "another folder"
+            )
         raise TargetError(
-            f"target {location or type(store).__name__}: must be empty or not there yet, and holds "
-            "something; choose another folder"
+            f"target {name}: must be empty or not there yet, and holds {_content(store)}; choose "
+            "another folder"
         )
+
+
+def _content(store: ReadableStore) -> str:
+    record = read_record(store.get)
+    if record is None:
+        return "something"
+    if record.get("status") == "complete":
+        return "a result (existing=overwrite replaces it, add puts another box into it)"
+    return "an unfinished result (existing=resume goes on with it, overwrite replaces it)"
 
 
 def _in_one_bucket(target: str | None, source: str | None) -> bool:

@@ -1,0 +1,93 @@
+"""``rerun``: make a result once more, from its record alone.
+
+Owns the command. What a record says is read in `job`.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from napari_materialize.cli.outcome import DONE, PARTLY_FAILED, Debug, Json, Report, conclude, say
+from napari_materialize.cli.record import own_record
+from napari_materialize.cli.run import Out, Slots, _counts, receipt
+from napari_materialize.errors import SourceError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+__all__ = ["Models", "Store", "record_of", "rerun"]
+
+Store = Annotated[
+    str,
+    typer.Argument(metavar="STORE", help="A result of this project.", show_default=False),
+]
+Models = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--model",
+        metavar="PATH",
+        help="A model's file or folder, where one was used; may be repeated.",
+        show_default=False,
+    ),
+]
+
+
+def rerun(  # noqa: PLR0917 - typer reads the options from them
+    store: Store,
+    out: Out,
+    model: Models = None,
+    slots: Slots = None,
+    json: Json = False,
+    debug: Debug = False,
+) -> None:
+    """Make the result STORE once more, in OUT, from its record alone: the same bytes."""
+    conclude(partial(_rerun, store, out, model or (), slots), as_json=json, debug=debug)
+
+
+def record_of(store: str) -> Mapping[str, Any]:
+    """Return the record of a result.
+
+    Raises
+    ------
+    SourceError
+        If there is none.
+    """
+    record = own_record(store)
+    if record is None:
+        raise SourceError(
+            f"{store}: a result of this project, with its record, is needed, and there is none; "
+            "check the path"
+        )
+    return record
+
+
+def _rerun(store: str, out: str, models: Sequence[str], slots: str | None, report: Report) -> int:
+    from napari_materialize.cli.request import whole_number
+    from napari_materialize.cli.watch import materialize_watched
+    from napari_materialize.engine import Engine
+    from napari_materialize.job import recorded_jobs, recorded_view
+    from napari_materialize.plan import Options, make_plan
+
+    record = record_of(store)
+    view, jobs = recorded_view(record, models), recorded_jobs(record)
+    number = None if slots is None else whole_number("--slots", slots, 1)
+    failed = 0
+    with Engine(number, nice=0) as engine:
+        for at, options in enumerate(jobs):
+            options["existing"] = "add" if at else "error"
+            plan = make_plan(view, out, Options(**options))
+            done, stopped = materialize_watched(engine, plan, options)
+            failed += done.failed
+            target = getattr(plan.store, "location", None)
+            report |= {"target": target, "status": "aborted" if done.aborted else "complete"}
+            report |= _counts(done)
+            say(receipt(done, str(target)), err=True)
+            if done.aborted:
+                from napari_materialize.cli.outcome import stopped_by
+
+                return stopped_by(stopped or 2)
+    return PARTLY_FAILED if failed else DONE
