@@ -260,7 +260,7 @@ def test_demo_refuses_a_folder_with_something_in_it(
 
 
 def test_commands_that_do_not_exist(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    for command in ("verify", "--wrong"):
+    for command in ("varify", "--wrong"):
         ended = here(capfd, command)
         assert (ended.code, ended.out, ended.err.count("\n")) == (2, "", 1)
         assert "napari-materialize --help" in ended.err

@@ -241,14 +241,16 @@ class Dispatch:
         starts: list[Start] = []
         self._give_up_cancelled()
         self._trim_dissolved()
-        before = -1
-        while before != len(starts):
-            before = len(starts)
+        again = True
+        while again:
+            again = False
             while (key := self.queue.admit(COMPUTE)) is not None:
                 self._expand(key)
-            for lane in (READ, COMPUTE):
-                while (key := self.queue.next(lane)) is not None:
-                    starts.append(self._begin(key))
+            while (key := self.queue.next(READ)) is not None:
+                starts.append(self._begin(key))
+            while (key := self.queue.next(COMPUTE)) is not None:
+                starts.append(self._begin(key))
+                again = True  # who waits behind it may be let in now
         return starts
 
     def _trim_dissolved(self) -> None:

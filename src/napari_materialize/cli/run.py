@@ -244,4 +244,5 @@ def _tell_failures(done: Materialized) -> None:
         complain(failure.reason)
     more = done.failed - min(len(done.failures), SHOWN_FAILURES)
     if more > 0:
-        complain(f"and {more} chunks more failed; --json lists {len(done.failures)}")
+        listed = "all" if len(done.failures) == done.failed else f"{len(done.failures)} of them"
+        complain(f"and {more} chunks more failed; --json lists {listed}")

@@ -161,8 +161,11 @@ class Session:
             name="napari-materialize job",
             daemon=True,
         )
-        self._thread.start()
-        self.changed.emit(self._resolved)
+        try:
+            # whoever shows it hears of the beginning before the end, however short the job
+            self.changed.emit(self._resolved)
+        finally:
+            self._thread.start()
 
     def cancel(self) -> None:
         """Stop the job, if one runs; it ends as aborted a moment later."""
@@ -175,8 +178,9 @@ class Session:
         """
         self._closed = True
         self.cancel()
-        if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join(JOIN)
+        thread = self._thread
+        if thread is not None and thread.is_alive() and thread is not threading.current_thread():
+            thread.join(JOIN)
         if self._owns and self._engine is not None:
             self._engine.close()
 
