@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from napari_materialize.estimate import Estimate
     from napari_materialize.geometry import Box, Index
     from napari_materialize.job import Materialized, Where
     from napari_materialize.reader import ViewArray
@@ -47,8 +48,7 @@ MAKE_WAY = 1e-4
 """Seconds that whoever releases many claims leaves to a client that asks."""
 
 BACKGROUND, WRITE = "background", "write"
-"""Lanes of threads beside the queue's: background computation has threads of its own, and so has
-encoding and storing."""
+"""Lanes of threads beside the queue's, for background computation and for encoding and storing."""
 
 
 class Engine:
@@ -72,8 +72,7 @@ class Engine:
         a float32 for each voxel that the ops are handed. A model with a large halo works best with
         much more.
     nice : int
-        How much lower than a client's the operating system ranks background work's threads, 0 to 19
-        (on Linux; elsewhere it has no effect).
+        How much lower the system ranks background work's threads, 0 to 19 (on Linux alone).
     workers : Workers, optional
         What runs the work; daemon threads by default. A test may hand in `ManualWorkers`.
 
@@ -240,10 +239,8 @@ class Engine:
 
         Parameters
         ----------
-        view : View
-            What to compute.
-        where : path, URL or WritableStore
-            Where to write.
+        view, where : View; path, URL or WritableStore
+            What to compute, and where to write it.
         **options
             The fields of `napari_materialize.job.Options`.
 
@@ -266,6 +263,12 @@ class Engine:
         with self._lock:
             self._check_open()
         return materialize(self, view, where, **options)
+
+    def estimate(self, view: View, where: Where, **options: Any) -> Estimate:
+        """Return what `materialize` would take; see `napari_materialize.estimate.estimate`."""
+        from napari_materialize.estimate import estimate
+
+        return estimate(self, view, where, **options)
 
     def run_writer(self, work: Callable[[], None]) -> None:
         """Run work that encodes and stores in the engine's threads for it, which take no slots."""

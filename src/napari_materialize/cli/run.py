@@ -27,6 +27,7 @@ from napari_materialize.cli.outcome import (
     stopped_by,
 )
 from napari_materialize.cli.request import Request
+from napari_materialize.cli.space import tell_estimate, warn_if_tight
 from napari_materialize.errors import ChunkError, MaterializeError, StoreError, TargetError
 
 if TYPE_CHECKING:
@@ -121,6 +122,13 @@ Dask = Annotated[
     str | None, _option("--dask", "ADDRESS", "A dask scheduler to work on; not built yet.")
 ]
 
+Estimate = Annotated[
+    bool,
+    typer.Option(
+        "--estimate", help="Say how long it would take and how large it would be; no job."
+    ),
+]
+
 
 def run(  # noqa: PLR0917 - typer reads the options from them
     source: Source,
@@ -143,18 +151,19 @@ def run(  # noqa: PLR0917 - typer reads the options from them
     slots: Slots = None,
     threads: Threads = None,
     dask: Dask = None,
+    estimate: Estimate = False,
     json: Json = False,
     debug: Debug = False,
 ) -> None:
     """Compute a box of SOURCE and store it in OUT as OME-Zarr."""
-    # the parameters are the request's fields, and the two that say how to report
+    # the parameters are the request's fields, and those that say what to do with it
     asked = locals()
     as_json, with_traceback = asked.pop("json"), asked.pop("debug")
-    request = Request(**asked)
-    conclude(partial(_run, request, as_json), as_json=as_json, debug=with_traceback)
+    work = partial(_run, only_estimate=asked.pop("estimate"), as_json=as_json)
+    conclude(partial(work, Request(**asked)), as_json=as_json, debug=with_traceback)
 
 
-def _run(asked: Request, as_json: bool, report: Report) -> int:
+def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) -> int:
     """Do the job; everything that can be refused is refused before the engine is made."""
     asked.check_built()
     slots = asked.slot_count
@@ -172,6 +181,9 @@ def _run(asked: Request, as_json: bool, report: Report) -> int:
     from napari_materialize.engine import Engine
 
     with Engine(slots, nice=0) as engine:
+        if only_estimate:
+            return tell_estimate(engine, plan, as_json, report)
+        warn_if_tight(engine, plan)
         try:
             done, signal_number = materialize_watched(engine, plan, options)
         except (MaterializeError, KeyboardInterrupt) as error:

@@ -29,6 +29,8 @@ from napari_materialize.recipe import changed_source
 from napari_materialize.stores import TakenStore
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from napari_materialize.journal import Journal
     from napari_materialize.view import View
 
@@ -40,21 +42,28 @@ __all__ = [
     "Where",
     "carry_out",
     "materialize",
+    "planned",
     "recorded_jobs",
     "recorded_view",
+    "refuse_target",
     "verify_result",
 ]
 
 
 def materialize(service: ChunkService, view: View, where: Where, **options: Any) -> Materialized:
     """Compute a box of a view and write it; see `Engine.materialize`."""
+    return carry_out(service, planned(view, where, options))
+
+
+def planned(view: View, where: Where, options: Mapping[str, Any]) -> Plan:
+    """Decide what options come to, or refuse, one that does not exist too; nothing is created."""
     known = [each.name for each in fields(Options)]
     for name in options:
         if name not in known:
             raise OptionError(
                 f"option {name!r}: there is none of that name; known are {', '.join(known)}"
             )
-    return carry_out(service, make_plan(view, where, Options(**options)))
+    return make_plan(view, where, Options(**options))
 
 
 def carry_out(service: ChunkService, plan: Plan) -> Materialized:

@@ -16,6 +16,7 @@ from psygnal import Signal
 from napari_materialize.cache import ChunkState
 from napari_materialize.engine import Engine
 from napari_materialize.errors import MaterializeError, OptionError
+from napari_materialize.session._estimating import Estimating
 from napari_materialize.session._intent import Intent, follow
 from napari_materialize.session._job import Job, JobState, Pace, Progress
 from napari_materialize.session._resolve import Resolved, resolve
@@ -23,6 +24,7 @@ from napari_materialize.session._resolve import Resolved, resolve
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from napari_materialize.estimate import Estimate
     from napari_materialize.view import View
 
 __all__ = ["Session"]
@@ -65,6 +67,9 @@ class Session:
     finished = Signal(Job)
     """A job ended; emitted in the job's thread, after its last progress."""
 
+    estimated = Signal()
+    """`estimate`, or `estimate_problem`, is there; emitted in a thread of its own."""
+
     def __init__(
         self, engine: Engine | None = None, clock: Callable[[], float] = time.monotonic
     ) -> None:
@@ -77,6 +82,7 @@ class Session:
         self._cancel = threading.Event()
         self._thread: threading.Thread | None = None
         self._closed = False
+        self._estimating = Estimating(self._tell_estimate)
 
     # ------------------------------------------------------------------ what is
 
@@ -109,6 +115,16 @@ class Session:
             return "a job is running; wait for it, or cancel it"
         return self._resolved.blocked
 
+    @property
+    def estimate(self) -> Estimate | None:
+        """What a job would take, once `measure` has found out; gone with the next change."""
+        return self._estimating.answer
+
+    @property
+    def estimate_problem(self) -> str | None:
+        """Why `measure` found nothing, in a sentence, or None."""
+        return self._estimating.problem
+
     # ------------------------------------------------------------------ what is asked
 
     def change(self, **fields: Any) -> None:
@@ -131,8 +147,17 @@ class Session:
 
     def refresh(self) -> None:
         """Resolve anew: the disk may have changed."""
+        self._estimating.drop()
         self._resolved = resolve(self._intent, self._chain)
         self.changed.emit(self._resolved)
+
+    def measure(self) -> None:
+        """Begin to find out what a job would take, from a few chunks; `estimated` tells the end.
+
+        Nothing happens if something is in the way of a job, or a job is running, or it is known.
+        """
+        if self.blocked is None and not self._closed:
+            self._estimating.ask(self.engine, self._resolved)
 
     # ------------------------------------------------------------------ the job
 
@@ -144,6 +169,7 @@ class Session:
         InputError
             If something stands in the way: the sentence of `blocked`.
         """
+        self._estimating.drop()
         self._resolved = resolve(self._intent, self._chain)
         if self.blocked is not None:
             raise OptionError(self.blocked)
@@ -177,6 +203,7 @@ class Session:
         Nothing is signalled from then on, until another job is run, on another engine.
         """
         self._closed = True
+        self._estimating.drop()
         self.cancel()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
@@ -207,6 +234,10 @@ class Session:
             ended = JobState.ABORTED if receipt.aborted else JobState.DONE
             self._job = self._job.become(ended, receipt=receipt)
         self._emit(self.finished, self._job)
+
+    def _tell_estimate(self) -> None:
+        if not self._closed:
+            self.estimated.emit()
 
     def _emit(self, signal: Any, value: Any) -> None:
         """Tell who listens, unless the session is closed and they are gone."""

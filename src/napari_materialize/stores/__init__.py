@@ -16,10 +16,12 @@ from napari_materialize.stores._places import (
     LOCK,
     AppendStore,
     KeptStore,
+    MeasuredStore,
     ReadableStore,
     TakenStore,
     WritableStore,
 )
+from napari_materialize.stores._volume import Volume
 
 __all__ = [
     "BEAT",
@@ -27,10 +29,12 @@ __all__ = [
     "AppendStore",
     "DirectoryStore",
     "KeptStore",
+    "MeasuredStore",
     "MemoryStore",
     "ObjectStore",
     "ReadableStore",
     "TakenStore",
+    "Volume",
     "WritableStore",
     "open_store",
 ]

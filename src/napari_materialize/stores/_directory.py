@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from napari_materialize.errors import StoreError, TargetError
 from napari_materialize.stores._lock import FolderLock, TakenError
 from napari_materialize.stores._places import LOCK, TEMPORARY, segments
+from napari_materialize.stores._volume import Volume, volume_of
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterator
@@ -135,6 +136,10 @@ class DirectoryStore:
             return True
         except OSError as error:
             raise _store_error("looking into", str(self._path), error) from error
+
+    def volume(self) -> Volume | None:
+        """Return what is free where the folder lies, or will; None if the system tells nothing."""
+        return volume_of(self.location)
 
     def begin(self, *, fresh: bool = True) -> None:
         """Take the folder for one job: nobody else can take it until `end`.

@@ -10,11 +10,14 @@ from napari_materialize.errors import TargetError
 if TYPE_CHECKING:
     from collections.abc import Buffer, Iterator
 
+    from napari_materialize.stores._volume import Volume
+
 __all__ = [
     "LOCK",
     "TEMPORARY",
     "AppendStore",
     "KeptStore",
+    "MeasuredStore",
     "ReadableStore",
     "TakenStore",
     "WritableStore",
@@ -101,6 +104,14 @@ class AppendStore(Protocol):
 
     def append(self, path: str, data: bytes, /) -> None:
         """Put ``data`` behind what a file holds; in one piece, unless the disk is full."""
+
+
+@runtime_checkable
+class MeasuredStore(Protocol):
+    """A store of which one can know how much will fit."""
+
+    def volume(self) -> Volume | None:
+        """Return what is free where it lies; None if nobody tells."""
 
 
 def segments(path: str) -> list[str]:
