@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import sys
 import urllib.parse
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -175,7 +176,7 @@ class LocalPlace:
             there = os.fstat(handle)
             if not stat.S_ISREG(there.st_mode):
                 raise _unreadable(path, "it is no regular file")
-            real = os.path.realpath(path)
+            real = _real(path, handle)
             if real != path and not _inside(real, str(self._container)):
                 raise _unreadable(path, f"a link leads out of {self._container}")
             begin = max(0, there.st_size + start) if start < 0 else start
@@ -208,6 +209,21 @@ class LocalPlace:
 
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+
+
+def _real(path: str, handle: int) -> str:
+    """Return an open file's path with all links followed.
+
+    On Linux the system knows it; to look at every folder of the path takes longer than reading a
+    small chunk.
+    """
+    if sys.platform == "linux":
+        try:
+            if os.readlink(f"/proc/self/fd/{handle}") == path:  # noqa: PTH115 (a third of the time)
+                return path
+        except OSError:  # no /proc here
+            return os.path.realpath(path)
+    return os.path.realpath(path)
 
 
 def _inside(path: str, container: str) -> bool:

@@ -1,6 +1,7 @@
 """One zarr array: what it says of itself, and how its voxels are read.
 
-Owns the way into zarr-python: nothing else opens an array, and `ZarrReader` alone reads voxels.
+Owns the way into zarr-python: nothing else opens an array, and `ZarrReader` alone reads voxels
+through it. What is plain enough to be read as files is `plain`'s.
 Where an array lies in the world is not its business (`multiscales`), nor which path led to it
 (`zarr_store`).
 """
@@ -17,6 +18,7 @@ import numpy as np
 
 from napari_materialize.arrays import Level, default_axes
 from napari_materialize.errors import SourceError
+from napari_materialize.sources.plain import PlainReader, plain_reader
 from napari_materialize.sources.rules import (
     check_size,
     checked_chunks,
@@ -63,7 +65,7 @@ class ZarrReader:
             raise error from group
 
 
-def describe(node: Node) -> tuple[Level, ZarrReader]:
+def describe(node: Node) -> tuple[Level, PlainReader | ZarrReader]:
     """Open the array at ``node`` and describe it as it says itself, not placed in the world.
 
     Raises
@@ -81,8 +83,8 @@ def describe(node: Node) -> tuple[Level, ZarrReader]:
     # what a chunk's file becomes is held whole, also where a shard has many chunks
     checked_chunks(place, stored, shape, dtype)
     store = _store(node, 2 * math.prod(stored) * dtype.itemsize + _BESIDES)
-    array, fill = _open(node, store)
-    chunks = checked_chunks(place, array.chunks, shape, dtype)
+    opened, fill = _open(node, store)
+    chunks = checked_chunks(place, opened.chunks, shape, dtype)
     count = math.prod(-(-n // m) for n, m in zip(stored, chunks, strict=True))
     if count > _MOST_IN_SHARD:
         raise SourceError(
@@ -90,8 +92,10 @@ def describe(node: Node) -> tuple[Level, ZarrReader]:
             f"chunks, got shards of {stored} with chunks of {chunks}; write it with larger chunks"
         )
     store.most += 32 * (count - 1)  # the index
-    axes = axes_of(array) or default_axes(len(shape))
-    return Level(shape, dtype, chunks, axes, fill=fill), ZarrReader(array)
+    axes = axes_of(opened) or default_axes(len(shape))
+    level = Level(shape, dtype, chunks, axes, fill=fill)
+    plain = plain_reader(opened, node.folder, store.most, fill)
+    return level, plain or ZarrReader(_watched(opened))
 
 
 def _store(node: Node, most: int) -> PlaceStore:
@@ -106,15 +110,13 @@ def _open(node: Node, store: PlaceStore) -> tuple[zarr.Array[Any], float | int |
     import zarr
     from zarr.storage import StorePath
 
-    from napari_materialize.sources.zarr_codecs import watched
-
     try:
         document: dict[str, Any] = dict(node.document)
         if node.zarr_format == 2:
             document["attributes"] = dict(node.attributes)
         else:
             document["codecs"] = _in_numbers(document.get("codecs"), len(document["shape"]))
-        array = watched(zarr.Array.from_dict(StorePath(store), document))
+        array = zarr.Array.from_dict(StorePath(store), document)
         return array, fill_of(array)
     except Exception as error:
         # zarr raises whatever its parsers do: KeyError, TypeError, OverflowError and others.
@@ -122,6 +124,12 @@ def _open(node: Node, store: PlaceStore) -> tuple[zarr.Array[Any], float | int |
             f"{node.folder}: an array's metadata has to be zarr v{node.zarr_format} as zarr-python "
             f"reads it, it refuses this ({one_line(error)}); correct it or install what it names"
         ) from error
+
+
+def _watched(array: zarr.Array[Any]) -> zarr.Array[Any]:
+    from napari_materialize.sources.zarr_codecs import watched
+
+    return watched(array)
 
 
 def _in_numbers(codecs: Any, ndim: int) -> Any:
