@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import zlib
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 LOW = 120
 SIGMA = 1.5

@@ -12,7 +12,6 @@ import itertools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +23,8 @@ from napari_materialize.sources.bounded import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from pathlib import Path
 
     from _cases import Case
 
@@ -39,7 +40,7 @@ def decoder(case: Case) -> Callable[[bytes], bytes]:
     import numcodecs
 
     codec: Any = numcodecs.get_codec({"id": case.compression})
-    return lambda data: codec.decode(data)
+    return codec.decode  # type: ignore[no-any-return]
 
 
 class Inputs:
@@ -56,7 +57,7 @@ class Inputs:
             lock, found = self.held.setdefault(index, (threading.Lock(), []))
         with lock:
             if not found:
-                with open(f"{self.source}/{'/'.join(map(str, index))}", "rb") as file:
+                with open(f"{self.source}/{'/'.join(map(str, index))}", "rb") as file:  # noqa: PTH123
                     data = file.read()
                 found.append(np.frombuffer(self.decode(data), np.uint8).reshape(self.chunks))
             return found[0]
@@ -131,14 +132,14 @@ class Loop:
         return block
 
     def put(self, path: str, data: bytes) -> None:
-        folder = f"{self.out}/{os.path.dirname(path)}"
+        folder = f"{self.out}/{path.rpartition('/')[0]}"
         if folder not in self.made:
-            os.makedirs(folder, exist_ok=True)
+            os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (pathlib costs)
             self.made.add(folder)
         temporary = f"{folder}/.{next(self.number)}"
-        with open(temporary, "xb") as file:
+        with open(temporary, "xb") as file:  # noqa: PTH123
             file.write(data)
-        os.replace(temporary, f"{self.out}/{path}")
+        os.replace(temporary, f"{self.out}/{path}")  # noqa: PTH105
 
     def run(self, place: tuple[tuple[slice, ...], tuple[slice, ...]]) -> None:
         chunks, voxels = place
@@ -160,7 +161,9 @@ class Loop:
             else:
                 self.put(key(self.case, index), data)
         if self.case.shards and shard:
-            number = tuple(part.start // n for part, n in zip(chunks, self.case.shards, strict=True))
+            number = tuple(
+                part.start // n for part, n in zip(chunks, self.case.shards, strict=True)
+            )
             self.put(key(self.case, number), join_shard(shard, self.case.shards))
         for index in itertools.product(*self.reach(voxels)[0]):
             self.inputs.done(index)

@@ -1,4 +1,4 @@
-"""This project's own ways to a case: in process, and by the command line."""
+"""Our own ways to a case: in process, and by the command line."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
 from _cases import LOW, REACH, SIGMA, boxes
 
 if TYPE_CHECKING:
@@ -178,9 +179,7 @@ def tensorstore(case: Case, source: Path, out: Path) -> None:
     """Write a `virtual_chunked` array by the driver of the format."""
     import tensorstore as ts
 
-    image = ts.open(
-        {"driver": "zarr", "kvstore": {"driver": "file", "path": str(source)}}
-    ).result()
+    image = ts.open({"driver": "zarr", "kvstore": {"driver": "file", "path": str(source)}}).result()
     size = [n * c for n, c in zip(case.shards or (1,) * 3, case.chunks, strict=True)]
 
     def read(domain: Any, array: np.ndarray, _: Any) -> Any:
@@ -243,7 +242,9 @@ def _tensorstore_spec(case: Case, out: Path) -> dict[str, Any]:
             "dataType": "uint8",
             "compression": {"type": "gzip", "level": 6},
         }
-        raise CannotError("N5 counts its axes the other way round; its own axes would be another job")
+        raise CannotError(
+            "N5 counts its axes the other way round; its own axes would be another job"
+        )
     codecs: list[dict[str, Any]] = [
         {"name": "bytes"},
         {"name": "gzip", "configuration": {"level": 6}},

@@ -26,7 +26,7 @@ def _cpu() -> float:
     return sum(each.ru_utime + each.ru_stime for each in both)
 
 
-def _system(name: str):  # noqa: ANN202
+def _system(name: str):
     sys.path.append(str(HERE))
     if name == "limit":
         from _limit import run

@@ -1,8 +1,8 @@
 """How fast a box is written: this project, its peers, and the limit of the machine.
 
-    ./dev bench throughput [--rounds N] [--side VOXELS] [--only WORDS] [--systems NAMES] [--into FILE]
+    ./dev bench throughput [--rounds N] [--side VOXELS] [--only ROW] [--systems NAMES] [--into F]
 
-Every way runs in a process of its own, which imports what it needs in a small run before; that run's
+Every way runs in a process of its own, which imports what it needs in a small run before; its
 voxels are compared with the op on the whole array. Then they take turns, round after round, on the
 same image of blobs and noise, and what is told is the median and the spread of the rounds. *The
 limit* is `_limit.py`: a loop with threads around the same codec and the same op. Peers run where
@@ -28,6 +28,7 @@ HERE = Path(__file__).resolve().parent
 sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE] + [str(HERE)]
 
 import numpy as np  # noqa: E402
+
 from _cases import LOW, SIGMA, Case, cases, make_source  # noqa: E402
 
 OURS = ("ours", "limit", "command line")
@@ -52,6 +53,7 @@ class Child:
         )
 
     def run(self, case: Case, source: Path, out: Path) -> dict[str, Any]:
+        """Run a case once; return what the process tells."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         told = {"case": case.to_json(), "source": str(source), "out": str(out)}
@@ -64,6 +66,7 @@ class Child:
         return found
 
     def end(self) -> None:
+        """End the process."""
         assert self.process.stdin is not None
         self.process.stdin.close()
         self.process.wait(10)
@@ -182,7 +185,9 @@ def table(records: list[dict[str, Any]]) -> str:
     """Return a Markdown table: rates, and ours against the limit and the best of the peers."""
     columns = [s for s in (*OURS, *PEERS) if any(each["system"] == s for each in records)]
     lines = [
-        "| MB of voxels per second | " + " | ".join(columns) + " | of the limit | of the best peer |",
+        "| MB of voxels per second | "
+        + " | ".join(columns)
+        + " | of the limit | of the best peer |",
         "| --- |" + " ---: |" * (len(columns) + 2),
     ]
     for case in dict.fromkeys(each["case"] for each in records):

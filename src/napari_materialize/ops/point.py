@@ -109,7 +109,9 @@ class Threshold(Op):
             ]
         if not inside:
             return np.ones(block.shape, np.uint8)
-        mask: np.ndarray = inside[0] & inside[-1]
+        mask = inside[0]
+        for other in inside[1:]:
+            mask &= other
         return mask.view(np.uint8)
 
 
