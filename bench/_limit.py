@@ -23,7 +23,6 @@ from napari_materialize.sources.bounded import unpack
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
     from pathlib import Path
 
     from _cases import Case
