@@ -105,12 +105,13 @@ def stored(case: Case, out: Path) -> np.ndarray:
         return np.asarray(tensorstore.open(spec).result().read().result()).transpose()
     import zarr
 
-    names = (".zarray", "zarr.json")
-    (place,) = (
+    found = [path.parent for path in out.rglob(".zarray")]
+    found += [
         path.parent
-        for path in out.rglob("*")
-        if path.name in names and '"chunk' in path.read_text().partition("consolidated")[0]
-    )
+        for path in out.rglob("zarr.json")
+        if json.loads(path.read_text())["node_type"] == "array"
+    ]
+    (place,) = found
     return np.asarray(zarr.open_array(place, mode="r")[...])
 
 
