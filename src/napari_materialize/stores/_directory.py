@@ -34,6 +34,9 @@ _REASONS = {
     errno.EEXIST: "a file is where a folder has to be",
 }
 
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+"""How a file comes into being: Python's own file object costs as much again as a small file."""
+
 
 def _store_error(verb: str, place: str, error: OSError) -> StoreError:
     """Return an error that names ``place``, not the temporary name, and the reason."""
@@ -356,8 +359,15 @@ class DirectoryStore:
         self._make(folder)
         # a folder that was made and is gone is an error: what was in it is lost, and the rest of a
         # result must not look whole
-        with open(temporary, "xb") as file:  # noqa: PTH123 (see `put`)
-            file.write(data)
+        handle = os.open(temporary, _NEW, 0o666)
+        try:
+            written = os.write(handle, data)
+            if written < memoryview(data).nbytes:  # some gigabytes, or all that a full disk took
+                left = memoryview(data).cast("B")[written:]
+                while left:
+                    left = left[os.write(handle, left) :]
+        finally:
+            os.close(handle)
 
     def _make(self, folder: str) -> None:
         """Make a folder and its parents, once."""
