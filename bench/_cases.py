@@ -122,7 +122,7 @@ def make_source(case: Case, folder: Path) -> Path:
     compressors = {
         "gzip": numcodecs.GZip(6),
         "zstd": numcodecs.Zstd(3),
-        "blosc": numcodecs.Blosc("zstd", 5, numcodecs.Blosc.NOSHUFFLE),
+        "blosc": numcodecs.Blosc("zstd", 3, numcodecs.Blosc.NOSHUFFLE),
         "none": None,
     }
     array = zarr.create_array(

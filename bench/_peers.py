@@ -68,13 +68,13 @@ def _zarr_target(case: Case, out: Path) -> Any:
     two = {
         "gzip": numcodecs.GZip(6),
         "zstd": numcodecs.Zstd(3),
-        "blosc": numcodecs.Blosc("zstd", 5, numcodecs.Blosc.NOSHUFFLE),
+        "blosc": numcodecs.Blosc("zstd", 3, numcodecs.Blosc.NOSHUFFLE),
         "none": None,
     }
     three = {
         "gzip": codecs.GzipCodec(level=6),
         "zstd": codecs.ZstdCodec(level=3),
-        "blosc": codecs.BloscCodec(cname="zstd", clevel=5, shuffle="noshuffle"),
+        "blosc": codecs.BloscCodec(cname="zstd", clevel=3, shuffle="noshuffle"),
         "none": None,
     }
     version = 2 if case.format == "zarr2" else 3
@@ -159,7 +159,7 @@ def ngff_zarr(case: Case, source: Path, out: Path) -> None:
     if case.format == "zarr2":
         options: dict[str, Any] = {"version": "0.4"}
         compressors: Any = {"gzip": numcodecs.GZip(6), "zstd": numcodecs.Zstd(3)}
-        compressors["blosc"] = numcodecs.Blosc("zstd", 5, numcodecs.Blosc.NOSHUFFLE)
+        compressors["blosc"] = numcodecs.Blosc("zstd", 3, numcodecs.Blosc.NOSHUFFLE)
     else:
         options = {"version": "0.5"}
         compressors = {"gzip": [codecs.GzipCodec(level=6)]}
@@ -218,7 +218,7 @@ def tensorstore(case: Case, source: Path, out: Path) -> None:
 
 def _tensorstore_spec(case: Case, out: Path) -> dict[str, Any]:
     kvstore = {"driver": "file", "path": str(out)}
-    blosc = {"cname": "zstd", "clevel": 5, "shuffle": 0}
+    blosc = {"cname": "zstd", "clevel": 3, "shuffle": 0}
     if case.format == "zarr2":
         two: dict[str, Any] = {
             "gzip": {"id": "gzip", "level": 6},
@@ -280,7 +280,7 @@ def zarrista(case: Case, source: Path, out: Path) -> None:
         "zstd": {"level": 3, "checksum": False},
         "blosc": {
             "cname": "zstd",
-            "clevel": 5,
+            "clevel": 3,
             "shuffle": "noshuffle",
             "typesize": 1,
             "blocksize": 0,

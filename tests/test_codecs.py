@@ -37,7 +37,7 @@ class TestParse:
             (["zstd"], "zstd:3"),
             (("zstd", None), "zstd:3"),
             ("zstd:22", "zstd:22"),
-            ("blosc", "blosc:5"),
+            ("blosc", "blosc:3"),
             ("blosc:0", "blosc:0"),
             ("none", "none"),
             (None, "none"),

@@ -29,7 +29,7 @@ __all__ = ["OutputForm"]
 
 FORMATS = (("OME-Zarr 0.4 (zarr v2)", "zarr2"), ("OME-Zarr 0.5 (zarr v3)", "zarr3"))
 EXTENTS = (("Whole level", "level"), ("Only the box", "box"))
-COMPRESSIONS = (("gzip", (6, 0, 9)), ("zstd", (3, 1, 22)), ("blosc", (5, 0, 9)), ("none", None))
+COMPRESSIONS = (("gzip", (6, 0, 9)), ("zstd", (3, 1, 22)), ("blosc", (3, 0, 9)), ("none", None))
 """Names, and the level that is usual, the lowest and the highest."""
 
 _LEVELS = dict(COMPRESSIONS)

@@ -43,7 +43,7 @@ COMPRESSIONS = (
     ("gzip:6", "gzip 6"),
     ("gzip:1", "gzip 1"),
     ("zstd:3", "zstd 3"),
-    ("blosc:5", "blosc 5"),
+    ("blosc:3", "blosc 3"),
     ("none", "none"),
 )
 

@@ -102,7 +102,7 @@ class Threshold(Op):
             low = None if low is None else math.ceil(low)
             high = None if high is None else math.floor(high)
         with np.errstate(over="ignore"):  # a bound beyond a float dtype's range is infinite there
-            inside = [
+            inside: list[np.ndarray] = [
                 compare(block, block.dtype.type(bound))
                 for compare, bound in ((np.greater_equal, low), (np.less_equal, high))
                 if bound is not None
