@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from napari_materialize import Box, Engine, open_view
 from napari_materialize.cli import main
+from napari_materialize.errors import TargetError
 
 DOCUMENTS = (".zattrs", ".zmetadata", "zarr.json", "attributes.json")
 OPS = ["gaussian:sigma=1", "threshold:low=90"]
@@ -107,6 +110,68 @@ def test_what_is_no_result_is_refused(source, tmp_path, capsys):
     assert main(["verify", str(made)]) == 1
     assert "0/.zarray" in capsys.readouterr().err
     assert not (tmp_path / "x").exists()
+
+
+@pytest.fixture
+def own(source, tmp_path):
+    """A copy of the source that may be changed, and a result of it."""
+    place = Path(shutil.copytree(source, tmp_path / "own.zarr"))
+    return place, written(place, tmp_path / "made")
+
+
+def test_a_source_that_was_touched_copied_or_moved_is_the_same(own, tmp_path):
+    place, made = own
+    for path in place.rglob("*"):
+        os.utime(path, (1, 1))
+    assert main(["rerun", str(made), str(tmp_path / "again")]) == 0
+    next(path for path in made.rglob("0/*/*/*") if path.is_file()).unlink()
+    assert main(["verify", str(made), "--repair"]) == 0
+    assert files(made) == files(tmp_path / "again")
+    moved = place.rename(tmp_path / "elsewhere.zarr")
+    with Engine(slots=2) as engine:
+        done = engine.materialize(open_view(moved, OPS), made, existing="resume")
+        assert done.chunks == 0
+    other = tmp_path / "packed.zarr"  # the same image, compressed otherwise
+    with Engine(slots=2) as engine:
+        engine.materialize(open_view(moved), other, compression="zstd")
+        assert engine.materialize(open_view(other, OPS), made, existing="resume").chunks == 0
+
+
+@pytest.mark.parametrize("change", ["voxels", "scale", "shape"])
+def test_a_source_with_other_voxels_or_another_description_is_not(own, tmp_path, change, capsys):
+    place, made = own
+    voxels, scale = np.random.default_rng(9).integers(0, 200, (24, 30, 28)).astype("u1"), (2, 1, 1)
+    if change == "voxels":
+        path = place / "0" / "1" / "2" / "1"
+        kept, times = path.read_bytes(), [(p, p.stat().st_mtime_ns) for p in place.rglob(".z*")]
+        path.write_bytes((place / "0" / "1" / "1" / "1").read_bytes())
+        assert path.read_bytes() != kept
+        for document, time in times:
+            os.utime(document, ns=(time, time))
+    else:
+        shutil.rmtree(place)
+        scale, voxels = ((9, 1, 1), voxels) if change == "scale" else (scale, voxels[:20])
+        with Engine(slots=1) as engine:
+            engine.materialize(open_view(voxels, chunks=(8, 8, 8), scale=scale), place)
+    assert main(["rerun", str(made), str(tmp_path / "again")]) == 2
+    assert "not what the result was made of" in capsys.readouterr().err
+    assert not (tmp_path / "again").exists()
+    before = files(made)
+    with Engine(slots=1) as engine, pytest.raises(TargetError, match="existing=resume cannot"):
+        engine.materialize(open_view(place, OPS), made, existing="resume")
+    assert files(made) == before
+
+
+def test_a_chunk_of_the_source_that_cannot_be_read_is_no_obstacle_to_the_record(own, tmp_path):
+    place, _ = own
+    (place / "0" / "0" / "0" / "0").write_bytes(b"damaged")
+    with Engine(slots=1) as engine:
+        done = engine.materialize(open_view(place, OPS), tmp_path / "some", on_error="collect")
+        again = engine.materialize(
+            open_view(place, OPS), tmp_path / "some", existing="resume", on_error="collect"
+        )
+    assert 0 < done.failed < done.chunks
+    assert again.chunks == again.failed == done.failed
 
 
 def test_a_source_that_was_written_anew_is_not_the_same(tmp_path, capsys):

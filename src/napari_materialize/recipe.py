@@ -8,6 +8,7 @@ plan's (`plan`).
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import BoxError, OpError, OptionError, SourceError
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "changed_source",
+    "lasting_identity",
     "op_text",
     "open_view",
     "parse_box",
@@ -252,8 +254,23 @@ def view_record(view: View) -> dict[str, Any]:
         "source": dict(view.source.record),
         "ops": [dict(op.record) for op in view.ops],
         "boundary": view.boundary,
-        "identity": view.identity if view.stable else None,
+        "identity": lasting_identity(view),
     }
+
+
+def lasting_identity(view: View) -> str | None:
+    """Return what a record knows a view by, in another process; None if it cannot be known there.
+
+    It is not what chunks are kept by (`View.identity`): a source that was touched or copied is the
+    same here, as far as a look at some of its chunks tells.
+    """
+    if not view.stable:
+        return None
+    lasting = getattr(view.source, "lasting", None)
+    digest = view.source.identity if lasting is None else lasting()
+    for op in view.ops:
+        digest = sha256(f"{digest}\n{view.boundary}\n{op.identity}".encode()).hexdigest()
+    return str(digest)
 
 
 def changed_source(view: View) -> str | None:

@@ -195,7 +195,7 @@ def _view_differs(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
                     f"source there: {_short(before.get('location'))}, here: "
                     f"{_short(here.get('location'))}"
                 )
-    return "the view is another one: its source or a model has other content, or was written anew"
+    return "the view is another one: its source or a model has other content"
 
 
 def _short(value: object) -> str:

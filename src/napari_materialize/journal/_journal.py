@@ -264,5 +264,7 @@ class Journal:
 
 def _file_line(position: int, file: Index, state: FileState, size: int, crc: int) -> bytes:
     place = ",".join(map(str, file))
-    numbers = f" {size:x} {crc:x}" if state is FileState.WRITTEN else ""
-    return _line(_LETTERS[state], f"{position} {place}{numbers}")
+    if state is FileState.WRITTEN:  # most are, and a job writes many
+        body = f"w {position} {place} {size:x} {crc:x}".encode()
+        return b"%s %08x\n" % (body, zlib.crc32(body))
+    return _line(_LETTERS[state], f"{position} {place}")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from enum import IntEnum
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from napari_materialize.geometry import Box, Index
 
@@ -23,9 +24,14 @@ def checksum(data: bytes) -> int:
     >>> checksum(b"123456789") == 0xE3069283
     True
     """
+    return _crc32c()(data)
+
+
+@cache
+def _crc32c() -> Callable[[bytes], int]:
     from google_crc32c import value
 
-    return int(value(data))
+    return value  # type: ignore[no-any-return]  # it has no types
 
 
 class FileState(IntEnum):

@@ -46,7 +46,8 @@ class OpenedSource:
     """Short, for layer names and the name of a result."""
 
     identity: str
-    """Text that is equal for sources with equal content, cut into equal chunks."""
+    """Text that is equal for sources with equal content, cut into equal chunks: what chunks are
+    kept by. Of a stored source, its place and the times of its documents are in it."""
 
     stable: bool
     """Whether ``identity`` means the same in another process."""
@@ -74,6 +75,10 @@ class OpenedSource:
 
     reopen: Callable[[], OpenedSource] | None = field(default=None, repr=False)
     """Opens it again as it is now, with the credentials it was opened with; None for arrays."""
+
+    lasting: Callable[[], str] | None = field(default=None, repr=False)
+    """Returns what a record knows the source by, whenever it was touched and wherever it is copied
+    to; None where that is ``identity``. Reads a few chunks when it is first called."""
 
     def read(self, level: int, box: Box) -> np.ndarray:
         """Read exactly the voxels of ``box``.

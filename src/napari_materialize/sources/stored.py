@@ -10,10 +10,12 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import SourceError, StoreError
 from napari_materialize.sources.folder import Node, inside, inside_text, node_at
+from napari_materialize.sources.lasting import lasting_identity
 from napari_materialize.sources.multiscales import Multiscale, read_multiscale
 from napari_materialize.sources.n5 import describe_n5, level_nodes, levels_of, placed_alone
 from napari_materialize.sources.opened import BlockReader, OpenedSource, fingerprint
@@ -279,7 +281,8 @@ def _source(
     Its identity is its location, its description, and its documents' text and times of writing. The
     times are in it because a program that writes an image again at the same place often writes the
     same documents: what was computed from the old voxels must not be taken for the new. The price
-    is small: after a file was merely touched, chunks are computed anew.
+    is small: after a file was merely touched, chunks are computed anew. What a record knows it by
+    is another question, `lasting`.
     """
     location = str(nodes[0].folder)
     levels = overrides.apply(location, tuple(level for level, _ in described))
@@ -289,6 +292,8 @@ def _source(
         record["zarr_format"] = nodes[0].zarr_format
     if overrides.given:
         record["options"] = overrides.given
+    readers = tuple(reader for _, reader in described)
+    near = nodes[0].folder.near
     return OpenedSource(
         name=overrides.name or name,
         identity=f"zarr:{fingerprint(levels, kind, location, *(node.stamp for node in nodes))}",
@@ -297,7 +302,9 @@ def _source(
         levels=levels,
         location=location,
         record=record,
-        readers=tuple(reader for _, reader in described),
+        readers=readers,
+        # far away a look at chunks would take as long as a small job
+        lasting=cache(lambda: lasting_identity(levels, kind, readers)) if near else None,
         notices=contradictions(levels),
         storage=tuple(
             storage_of(node, node.folder.path_in(nodes[0].folder) or node.folder.name)

@@ -288,12 +288,11 @@ class DirectoryStore:
         StoreError
             If not all of it could be written.
         """
-        place = f"{self._path}{os.sep}{path}"
         try:
             with self._lock:
                 file = self._appended.get(path)
                 if file is None:
-                    segments(path)
+                    place = f"{self._path}{os.sep}{'/'.join(segments(path))}"
                     flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
                     file = self._appended[path] = os.open(place, flags, 0o644)
                 if os.write(file, data) != len(data):
@@ -301,7 +300,7 @@ class DirectoryStore:
         except OSError as error:
             if isinstance(error, TargetError):
                 raise
-            raise _store_error("writing", place, error) from error
+            raise _store_error("writing", f"{self._path}{os.sep}{path}", error) from error
 
     def get(self, path: str, /) -> bytes | None:
         """Return the bytes of a file, or None if there is no such file.

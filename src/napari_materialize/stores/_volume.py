@@ -56,4 +56,6 @@ def volume_of(folder: str) -> Volume | None:
         said = os.statvfs(place)
     except OSError:
         return None
+    if not said.f_blocks:  # no disk behind it: it does not count its bytes
+        return None
     return Volume(str(place), said.f_bavail * said.f_frsize, said.f_frsize or BLOCK)
