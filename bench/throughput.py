@@ -173,35 +173,40 @@ def measure(
     return records
 
 
-def rates(records: list[dict[str, Any]], case: str, system: str) -> list[float]:
-    """Return MB of voxels per second of each round."""
+def rates(
+    records: list[dict[str, Any]], case: str, system: str, clock: str = "seconds"
+) -> list[float]:
+    """Return MB of voxels per second of each round; by wall time, or per CPU second."""
     return [
-        each["voxels"] / 1e6 / each["seconds"]
+        each["voxels"] / 1e6 / each[clock]
         for each in records
-        if each["case"] == case and each["system"] == system and "seconds" in each
+        if each["case"] == case and each["system"] == system and clock in each
     ]
+
+
+ENDS = ("of the limit", "of the limit, per CPU second", "of chunkmirage", "of the best peer")
 
 
 def table(records: list[dict[str, Any]]) -> str:
-    """Return a Markdown table: rates, and ours against the limit and the best of the peers."""
+    """Return a Markdown table: rates, and ours against the limit and the peers."""
     columns = [s for s in (*OURS, *PEERS) if any(each["system"] == s for each in records)]
     lines = [
-        "| MB of voxels per second | "
-        + " | ".join(columns)
-        + " | of the limit | of the best peer |",
-        "| --- |" + " ---: |" * (len(columns) + 2),
+        "| MB of voxels per second | " + " | ".join((*columns, *ENDS)) + " |",
+        "| --- |" + " ---: |" * (len(columns) + len(ENDS)),
     ]
     for case in dict.fromkeys(each["case"] for each in records):
         found = {name: rates(records, case, name) for name in columns}
-        cells = [_cell(found[name]) for name in columns]
-        cells.append(_ratio(found.get("ours"), found.get("limit")))
+        cpu = [rates(records, case, name, "cpu") for name in ("ours", "limit")]
         best = max(
             (name for name in PEERS if found.get(name)),
             key=lambda name, of=found: statistics.median(of[name]),
-            default=None,
+            default="",
         )
-        against = _ratio(found.get("ours"), found[best]) if best else "-"
-        cells.append(f"{against} ({best})" if best else "-")
+        cells = [_cell(found[name]) for name in columns]
+        cells.append(_ratio(found.get("ours"), found.get("limit")))
+        cells.append(_ratio(*cpu))
+        cells.append(_ratio(found.get("ours"), found.get("chunkmirage")))
+        cells.append(f"{_ratio(found.get('ours'), found[best])} ({best})" if best else "-")
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -209,8 +214,8 @@ def table(records: list[dict[str, Any]]) -> str:
 def _cell(values: list[float]) -> str:
     if not values:
         return "-"
-    middle = statistics.median(values)
-    return f"{middle:.0f} ({min(values):.0f} to {max(values):.0f})"
+    middle, digits = statistics.median(values), 1 if max(values) < 10 else 0
+    return f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
 
 
 def _ratio(ours: list[float] | None, other: list[float] | None) -> str:
