@@ -181,7 +181,7 @@ def test_rule_5_an_abandoned_job_that_is_wanted_after_all_starts_over():
     queue.release(queue.claim(compute("a")))
     claim = queue.claim(compute("a"))
     assert queue.next("compute") == "a"
-    queue.restart("a")
+    queue.restart(compute("a"))
     assert queue.phase("a") is Phase.RUNNABLE
     assert queue.next("compute") == "a"
     assert queue.finish("a").claims == (claim,)

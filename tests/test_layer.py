@@ -596,23 +596,35 @@ def test_no_coarser_picture_where_it_would_cost_as_much_as_it_saves() -> None:
 def test_pictures_that_fly_by_are_not_asked_for() -> None:
     engine, workers = cranked(slots=2)
     array = RecordingArray(np.arange(8 * 16 * 16).reshape(8, 16, 16), (1, 8, 8))
-    view, pauses = array.view(), list[float]()
-    reads = shown(LayerReads(view, engine))
-    reads.on_pause, reads.chunk_seconds = pauses.append, 1000.0
+    view, pauses, now = array.view(), list[float](), [0.0]
+    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
+    reads.on_pause, reads.chunk_seconds = pauses.append, 0.3
     live = LiveArray(reads, 0)
     reads.glance(0, live[0]._axes, PICTURE)
     assert {index[0] for _, index in reads.held(Group.PICTURE)} == {0}  # at once, from rest
     for z in (1, 2, 3):
+        now[0] += 0.04
         reads.glance(0, live[z]._axes, PICTURE)
+        assert reads.passing
         assert not reads.held(Group.PICTURE)
         assert reads.counts().waiting == 4
         assert not reads.settled
         assert not reads.picture_over
-    assert pauses
-    assert max(pauses) < 1000
+    assert pauses == pytest.approx([0.05] * 3)
+    now[0] += 0.03
     reads.glance(0, live[3]._axes, PICTURE)  # painted again meanwhile: nothing else is asked for
     assert not reads.held(Group.PICTURE)
+    reads.moved()  # the next step is heard before its picture is read
+    now[0] += 0.03
     reads.go_on()
+    assert not reads.held(Group.PICTURE)
+    assert pauses[-1] == pytest.approx(0.02)
+    now[0] += 0.1
+    reads.glance(0, live[3]._axes, PICTURE)  # read late: that nothing came meanwhile says nothing
+    assert not reads.held(Group.PICTURE)
+    assert pauses[-1] == 0.001
+    reads.go_on()
+    assert not reads.passing
     assert {index[0] for _, index in reads.held(Group.PICTURE)} == {3}
     reads.go_on()  # there is nothing more to go on with
     workers.run_all()
@@ -667,7 +679,25 @@ def test_steps_that_are_told_apart() -> None:
     assert moving.wait(5.08, "e", 0.3) == pytest.approx(0.075)
     assert moving.wait(5.10, "f", 0.3) == pytest.approx(0.075)  # the longest of the last steps
     assert moving.wait(5.15, "f", 0.3) == pytest.approx(0.025)
+    assert moving.wait(5.19, "f", 0.3) == 0.001  # it is for the window to say that nothing moves
+    assert moving.left(5.19) == 0
     assert moving.wait(5.19, "f", 0.3) == 0
     assert moving.wait(6.0, "g", 0.3) == 0
     moving.rest()
     assert moving.wait(6.01, "h", 0.3) == 0
+
+
+def test_a_step_is_heard_before_its_picture_is_read() -> None:
+    """As in asynchronous slicing, which leaves pictures out and reads others late."""
+    moving = Moving()
+    moving.step(0.0)
+    assert moving.wait(0.03, "a", 0.06) == 0  # from rest
+    moving.step(0.04)
+    moving.step(0.08)
+    assert moving.wait(0.11, "c", 0.06) == pytest.approx(0.02)  # though 80 ms lie between reads
+    moving.step(0.12)
+    assert moving.left(0.13) == pytest.approx(0.04)
+    assert moving.wait(0.2, "d", 0.06) == 0.001
+    assert moving.left(0.2) == 0
+    moving.step(0.4)
+    assert moving.wait(0.41, "e", 0.06) == 0  # from rest again

@@ -17,11 +17,12 @@ from napari_materialize.blocks import BlockLimits
 from napari_materialize.cache import ChunkCache, ChunkState, Pool
 from napari_materialize.demand import Phase, Queue, Request
 from napari_materialize.errors import ChunkError
-from napari_materialize.geometry import Box
+from napari_materialize.geometry import Box, box_around
 from napari_materialize.ops import Abandoned
 from napari_materialize.pace import Pace
 from napari_materialize.stages import ChunkKey
 from napari_materialize.uses import Regions
+from napari_materialize.written import Places
 
 if TYPE_CHECKING:
     import threading
@@ -112,6 +113,8 @@ class Dispatch:
         """Chunks whose block failed, and which are computed alone for it."""
         self.regions = Regions()
         """What jobs will ask for."""
+        self.written = Places()
+        """Where chunks are that were computed before."""
         self.given_up: deque[ChunkClaim] = deque()
         """Claims whose cancel event was found set, and whose holders are not told yet."""
 
@@ -144,6 +147,7 @@ class Dispatch:
         self.misses += 1
         if state in (ChunkState.NEW, ChunkState.EVICTED):
             self.cache.request(key, pool)
+            stage = stage if background else self.written.stage(stage, key)
         self._ask(claim, stage, background, priority, pool)
         return None
 
@@ -343,7 +347,7 @@ class Dispatch:
             for index in itertools.product(*map(range, block.start, block.stop))
             if self._can_bind(ChunkKey(key.stage, key.level, index))
         ]
-        cover = _cover(found)
+        cover = box_around(found)
         if 2 * len(found) < len(cover):
             return [key.chunk]
         others = (ChunkKey(key.stage, key.level, index) for index in found)
@@ -370,6 +374,7 @@ class Dispatch:
             return None
         if state in (ChunkState.NEW, ChunkState.EVICTED):
             self.cache.request(part, pool, "an input", lasting=lasting)
+            stage = self.written.stage(stage, part) if lasting else stage
         self.cache.keep(part, pool, lasting=lasting)
         self._jobs.setdefault(part, _Job(stage))
         return _request(stage, part)
@@ -381,7 +386,7 @@ class Dispatch:
         members = [key, *self.queue.start_bound(key)]
         for member in members:
             self.cache.start(member)
-        asked = _cover([member.chunk for member in members])
+        asked = box_around([member.chunk for member in members])
         known = set(asked)
         for index in self._made(stage, key.level, asked):
             other = ChunkKey(key.stage, key.level, index)
@@ -455,7 +460,9 @@ class Dispatch:
         self.cache.abandon(key, reason)
         if self.queue.wanted(key):  # somebody asked between the op's look and now
             self.cache.request(key, pool, "asked for again")
-            self.queue.restart(key)
+            job = self._jobs[key]
+            job.stage = self.written.otherwise(job.stage)
+            self.queue.restart(_request(job.stage, key))
         else:
             self.queue.finish(key)
             self._alone.discard(key)
@@ -487,9 +494,3 @@ class Dispatch:
 
 def _request(stage: Stage, key: ChunkKey) -> Request[ChunkKey]:
     return Request(key, stage.lane, key.level, has_inputs=stage.previous is not None)
-
-
-def _cover(chunks: Sequence[Index]) -> list[Index]:
-    """Return all places of the box around some, in order."""
-    axes = [range(min(axis), max(axis) + 1) for axis in zip(*chunks, strict=True)]
-    return list(itertools.product(*axes))

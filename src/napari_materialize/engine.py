@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from napari_materialize.reader import ViewArray
     from napari_materialize.stages import ChunkKey
     from napari_materialize.view import View
+    from napari_materialize.written import WrittenChunks
 
 __all__ = ["Engine"]
 
@@ -189,16 +190,8 @@ class Engine:
         try:
             with self._lock:
                 self._check_open()
-                given = [
-                    self._dispatch.claim(
-                        claim,
-                        view.stages[-1],
-                        background=background,
-                        priority=priority,
-                        cancel=cancel,
-                    )
-                    for claim in claims
-                ]
+                ask = partial(self._dispatch.claim, background=background, priority=priority)
+                given = [ask(claim, view.stages[-1], cancel=cancel) for claim in claims]
                 starts = self._start()
         finally:
             self._arriving -= not background
@@ -273,6 +266,11 @@ class Engine:
     def run_writer(self, work: Callable[[], None]) -> None:
         """Run work that encodes and stores in the engine's threads for it, which take no slots."""
         self._workers.submit(WRITE, work)
+
+    def remember(self, view: View, level: int, place: WrittenChunks) -> None:
+        """Let clients read chunks of a view back from where a job writes them; see `written`."""
+        with self._lock:
+            self._dispatch.written.add(view.identity, level, place)
 
     @contextmanager
     def working_on(self, view: View, level: int, box: Box) -> Iterator[None]:

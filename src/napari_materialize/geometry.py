@@ -18,7 +18,7 @@ from napari_materialize.errors import BoxError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["Box", "ChunkGrid", "Index", "walk_blocks"]
+__all__ = ["Box", "ChunkGrid", "Index", "box_around", "walk_blocks"]
 
 type Index = tuple[int, ...]
 """Integers along the axes of an array, C order: a chunk's place in its grid, or a shape."""
@@ -246,6 +246,12 @@ def _odometer(ranges: Sequence[Sequence[int]]) -> Iterator[Index]:
     for head in _odometer(outer):
         for at in last:
             yield (*head, at)
+
+
+def box_around(places: Sequence[Index]) -> list[Index]:
+    """Return all places of the box around some, in order."""
+    axes = [range(min(axis), max(axis) + 1) for axis in zip(*places, strict=True)]
+    return list(itertools.product(*axes))
 
 
 def walk_blocks(box: Box, axes: Sequence[bool]) -> Iterator[Index]:

@@ -15,6 +15,9 @@ LONGER = 1.25
 """How much longer than the longest of the last steps to wait for the next one, and how much longer
 than a chunk takes to wait at most."""
 
+A_MOMENT = 0.001
+"""Seconds: as soon as the window has heard what is there to be heard."""
+
 STEPS = 3
 """Steps that are remembered: a hand is not even, and neither is a busy window."""
 
@@ -37,6 +40,8 @@ class Moving:
     0.05
     >>> moving.wait(0.06, "plane 2", chunk_seconds=0.3)  # the same picture, painted again
     0.03
+    >>> moving.left(0.10)  # nothing came: now it is asked for
+    0.0
     >>> moving.wait(0.20, "plane 3", chunk_seconds=0.06)  # steps slower than chunks
     0.0
     """
@@ -44,10 +49,27 @@ class Moving:
     def __init__(self) -> None:
         self._what: object = None
         self._steps: deque[float] = deque(maxlen=STEPS + 1)
-        self._due = float("-inf")
+        self._limit = 0.0
+        self._heard = False
+        """Whether a step was told of, and its picture was not read yet."""
+        self._passing = False
+        """Whether the last picture is one that is passed, as far as anybody knows."""
+
+    def step(self, now: float) -> None:
+        """Take note that a slider moved.
+
+        Where pictures are read in a thread of its own some are left out and others come late, so
+        that the hand's pace cannot be told from them. A step that is told of nowhere counts when
+        its picture is read.
+        """
+        self._steps.append(now)
+        self._heard = True
 
     def wait(self, now: float, what: object, chunk_seconds: float | None) -> float:
-        """Return how many seconds to wait before a picture is asked for.
+        """Return how many seconds to wait before a picture is asked for; 0 to ask at once.
+
+        A picture that was passed goes on waiting until `left` says that nothing moves, however
+        late it is read: a window that is busy hears of the next step late, too.
 
         Parameters
         ----------
@@ -58,24 +80,35 @@ class Moving:
         chunk_seconds : float or None
             How long a chunk takes; None if nobody knows yet, and then nothing waits.
         """
-        if what != self._what:
-            limit = 0.0 if chunk_seconds is None else LONGER * chunk_seconds
-            pause = LONGER * self._longest_step(now, limit)
-            self._what, self._due = what, now + pause if pause <= limit else now
-        return round(max(0.0, self._due - now), 6)
+        if what != self._what and not self._heard:
+            self.step(now)
+        if self._heard:
+            self._limit = 0.0 if chunk_seconds is None else LONGER * chunk_seconds
+            self._passing = self._pause() <= self._limit
+        self._what, self._heard = what, False
+        return max(A_MOMENT, self._until_rest(now)) if self._passing else 0.0
 
-    def _longest_step(self, now: float, limit: float) -> float:
-        """Take note of a step; return the longest of the last ones that belong together."""
-        if self._steps and LONGER * (now - self._steps[-1]) > limit:
-            self._steps.clear()  # it moved from rest
-        self._steps.append(now)
-        steps = [after - before for before, after in itertools.pairwise(self._steps)]
-        return max(steps, default=float("inf"))
+    def left(self, now: float) -> float:
+        """Return how many seconds are left until nothing has moved for a while; 0 if it has not."""
+        seconds = self._until_rest(now)
+        self._passing = self._passing and seconds > 0
+        return seconds
 
     def rest(self) -> None:
         """Forget the last picture: the next one comes from rest."""
-        self._what, self._due = None, float("-inf")
+        self._what, self._heard, self._passing = None, False, False
         self._steps.clear()
+
+    def _until_rest(self, now: float) -> float:
+        pause = self._pause()
+        due = self._steps[-1] + pause if pause <= self._limit else now
+        return round(max(0.0, due - now), 6)
+
+    def _pause(self) -> float:
+        """Return a quarter more than the longest of the last steps; infinity from rest."""
+        steps = [after - before for before, after in itertools.pairwise(self._steps)]
+        together = itertools.takewhile(lambda step: LONGER * step <= self._limit, reversed(steps))
+        return LONGER * max(together, default=float("inf"))
 
 
 @dataclass(slots=True)

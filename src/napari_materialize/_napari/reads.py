@@ -73,10 +73,19 @@ class LayerReads(Holding):
         Who computes it.
     channel : (int, int), optional
         The axis and the place along it that the layer shows alone; all of the view if left out.
+    clock : callable
+        Seconds that never go back, to tell a picture that is passed from one that is looked at.
     """
 
-    def __init__(self, view: View, engine: Engine, channel: tuple[int, int] | None = None) -> None:
+    def __init__(
+        self,
+        view: View,
+        engine: Engine,
+        channel: tuple[int, int] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         super().__init__(view, engine)
+        self._clock = clock
         self.channel = channel
         self.on_pause: Callable[[float], None] | None = None
         """Told to call `go_on` after so many seconds, in any thread; None if nobody would."""
@@ -142,7 +151,7 @@ class LayerReads(Holding):
             wait = 0.0
             if self.on_pause is not None and self.active():
                 what = (view.identity, level, axes)
-                wait = self._moving.wait(time.monotonic(), what, self.chunk_seconds)
+                wait = self._moving.wait(self._clock(), what, self.chunk_seconds)
             if wait > 0:
                 self.keep_only(Group.PICTURE, level, wanted)
                 wait = 0.0 if self._all_there(level, wanted) else wait
@@ -155,9 +164,18 @@ class LayerReads(Holding):
         if wait > 0 and self.on_pause is not None:
             self.on_pause(wait)
 
-    def go_on(self) -> None:
-        """Ask for the picture that was put off, if there is one."""
+    def moved(self) -> None:
+        """Take note that a slider was moved by whoever looks; its picture is read after this."""
         with self._lock:
+            self._moving.step(self._clock())
+
+    def go_on(self) -> None:
+        """Ask for the picture that was put off, if there is one and nothing moves any more."""
+        with self._lock:
+            left = self._moving.left(self._clock()) if self._wish is not None else 0.0
+            if left > 0 and self.on_pause is not None:
+                self.on_pause(left)
+                return
             wish, self._wish = self._wish, None
             if wish is None:
                 return
@@ -241,6 +259,11 @@ class LayerReads(Holding):
         return replace(found, waiting=found.waiting + put_off)
 
     @property
+    def passing(self) -> bool:
+        """Whether the last picture is passed by, as far as anybody knows: none is asked for yet."""
+        return self._wish is not None
+
+    @property
     def settled(self) -> bool:
         """Whether nothing that was asked for is still to come."""
         with self._lock:
@@ -271,7 +294,7 @@ class LayerReads(Holding):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> LayerReads:
         """Return reads of the same view for another layer, which holds claims of its own."""
-        copy = LayerReads(self.view, self.engine, self.channel)
+        copy = LayerReads(self.view, self.engine, self.channel, self._clock)
         memo[id(self)] = copy
         return copy
 

@@ -127,6 +127,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
                 "another kind, shape, dtype or place; add it as a layer of its own"
             )
         layer, before = self._layer(), self.reads.view
+        self.reads.moved()
         self.reads.change(view)
         self._reported = False
         if layer is None:
@@ -163,6 +164,8 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._home = weakref.ref(viewer)
         viewer.layers.events.removed.connect(self._on_removed)
         viewer.layers.events.inserted.connect(self._on_inserted)
+        # before napari slices: where that is in a thread of its own, reads come late or not at all
+        viewer.dims.events.point.connect(self._on_step, position="first")
         # a window closed by its own button removes no layers; a viewer without Qt has none
         window = getattr(getattr(viewer, "window", None), "_qt_window", None)
         if window is not None:
@@ -192,6 +195,9 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
     def _on_removed(self, event: Any) -> None:
         if event.value is self._layer():
             self.stop()
+
+    def _on_step(self) -> None:
+        self.reads.moved()
 
     def _on_inserted(self, event: Any) -> None:
         """Take up a layer that was removed and comes back, and one that is a copy of this one."""
@@ -241,8 +247,8 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         """See to it that what arrived is painted, in a while; the last of it sooner."""
         self._told = False  # what arrives from here on is told again
         self.changed.emit()
-        if self._lease is None or self.reads.news == self._painted:
-            return
+        if self._lease is None or self.reads.news == self._painted or self.reads.passing:
+            return  # what is passed is painted by the next step, or when nothing moves any more
         viewer, now = self._home(), time.monotonic()
         flat = viewer is None or viewer.dims.ndisplay == 2
         interval = INTERVAL if flat else INTERVAL_3D

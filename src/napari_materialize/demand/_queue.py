@@ -370,9 +370,10 @@ class Queue[K: Hashable]:
                 self._move(parent, Phase.RUNNABLE)
         return Finished(tuple(direct), tuple(parents))
 
-    def restart(self, key: K) -> None:
+    def restart(self, request: Request[K]) -> None:
         """Put a running job back in line: it was abandoned, and somebody wants it after all."""
-        job = self._end(key)
+        job = self._end(request.key)
+        job.request = request
         job.phase = Phase.WAITING if job.request.has_inputs else Phase.RUNNABLE
         job.rank = min(claim.rank for claim in job.claims.values())
         job.needed = any(claim.parent is not None for claim in job.claims.values())

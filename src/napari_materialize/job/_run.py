@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from napari_materialize.errors import ChunkError, EngineClosed
 from napari_materialize.job._extremes import Extremes
 from napari_materialize.job._receipt import Tally
+from napari_materialize.job._shelf import shelves
 from napari_materialize.job._stored import Deriver
 from napari_materialize.job._walk import walk
 from napari_materialize.job._written import written_levels
@@ -83,6 +84,10 @@ class Run:
         self.seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
         """What was seen of the values of each channel, where it is looked for."""
         self._written = written_levels(plan, self._tally, self.seen, todo, keeper)
+        self._shelves = shelves(plan)
+        for level in plan.levels:
+            if level.position in self._shelves:
+                service.remember(plan.view, level.level, self._shelves[level.position])
         self._error: BaseException | None = None
         self._aborted = False
         self._cancelled = False
@@ -287,6 +292,8 @@ class Run:
             written.lose(index, error, unit.piece)
         else:
             written.take(index, block, unit.piece)
+            if unit.level.position in self._shelves:
+                self._shelves[unit.level.position].note(index, block)
 
     def _note(self, error: ChunkError) -> None:
         """Stop for a chunk that failed, if that is what was asked."""

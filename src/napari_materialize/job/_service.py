@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.geometry import Box, Index
     from napari_materialize.view import View
+    from napari_materialize.written import WrittenChunks
 
 __all__ = ["ChunkService"]
 
@@ -47,6 +48,9 @@ class ChunkService(Protocol):
 
     def working_on(self, view: View, level: int, box: Box) -> AbstractContextManager[None]:
         """Say that every chunk of a box of voxels will be asked for once."""
+
+    def remember(self, view: View, level: int, place: WrittenChunks) -> None:
+        """Let clients read chunks of a view back from where they are written."""
 
     def run_writer(self, work: Callable[[], None]) -> None:
         """Run work that encodes and stores, soon, in a thread for it."""

@@ -25,16 +25,24 @@ __all__ = ["Deriver", "Stored"]
 
 
 class Stored:
-    """Reads the arrays of a result as they are stored.
+    """Reads the arrays of a result as they are stored. Of the plan it keeps what that takes.
 
-    Not for several threads: it keeps the last shards.
+    Parameters
+    ----------
+    plan : Plan
+        Of the job.
+    keep_shards : int
+        How many of the last shards are kept; with any it is not for several threads.
     """
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    def __init__(self, plan: Plan, keep_shards: int = 8) -> None:
         if not isinstance(plan.store, ReadableStore):
             raise TypeError("only a store that can be read is read")
         self._store = plan.store
+        self._layout, self._compression = plan.layout, plan.compression
+        self._counts = plan.shards
+        self._arrays = tuple(each.array for each in plan.written)
+        self._most = keep_shards
         self._shards: dict[str, dict[Index, bytes]] = {}
 
     def read(self, position: int, box: Box) -> np.ndarray:
@@ -47,7 +55,7 @@ class Stored:
         StoreError
             If it cannot be read.
         """
-        array = self._plan.written[position].array
+        array = self._arrays[position]
         voxels = np.full(box.shape, array.fill, array.dtype)
         for chunk in array.grid.covering(box):
             whole = array.grid.box(chunk)
@@ -59,8 +67,8 @@ class Stored:
                 whole.shape,
                 array.chunks,
                 array.dtype,
-                self._plan.compression,
-                frame=self._plan.layout.frame,
+                self._compression,
+                frame=self._layout.frame,
             )
             part = whole.intersect(box)
             there, here = part.relative_to(box.start), part.relative_to(whole.start)
@@ -68,17 +76,20 @@ class Stored:
         return voxels
 
     def _encoded(self, position: int, chunk: Index) -> bytes | None:
-        counts = self._plan.shards
+        counts = self._counts
         if counts is None:
-            return self._store.get(self._plan.layout.chunk_key(position, chunk))
+            return self._store.get(self._layout.chunk_key(position, chunk))
         file = tuple(map(operator.floordiv, chunk, counts))
-        path = self._plan.layout.chunk_key(position, file)
-        if path not in self._shards:
+        path = self._layout.chunk_key(position, file)
+        chunks = self._shards.get(path)
+        if chunks is None:
             data = self._store.get(path)
-            if len(self._shards) >= 8:
-                self._shards.pop(next(iter(self._shards)))
-            self._shards[path] = {} if data is None else split_shard(data, counts)
-        return self._shards[path].get(tuple(map(operator.mod, chunk, counts)))
+            chunks = {} if data is None else split_shard(data, counts)
+            if self._most:
+                if len(self._shards) >= self._most:
+                    self._shards.pop(next(iter(self._shards)))
+                self._shards[path] = chunks
+        return chunks.get(tuple(map(operator.mod, chunk, counts)))
 
 
 class Deriver:

@@ -87,12 +87,18 @@ def compose(
     own, missing = _found(level, number, voxels, ready)
     holes = list(missing.values())
     if holes:
-        # all holes at once, the coarsest first, so that what is finer covers what is coarser
+        # all holes at once, down to a level that is there as a whole
         around = tuple(map(_around, zip(*holes, strict=True)))
         rest = [along[part] for along, part in zip(voxels, around, strict=True)]
-        for coarser in range(len(levels) - 1, number, -1):
+        layers = []
+        for coarser in range(number + 1, len(levels)):
             places = _on_coarser(level, levels[coarser], rest)
-            _paint(out[around], _found(levels[coarser], coarser, places, ready)[0])
+            there, lacking = _found(levels[coarser], coarser, places, ready)
+            layers.append(there)
+            if not lacking:
+                break
+        for there in reversed(layers):  # so that what is finer covers what is coarser
+            _paint(out[around], there)
     for index in missing.keys() & failed:
         out[missing[index]] = level.fill
     _paint(out, own)
