@@ -3,6 +3,7 @@
     ./dev bench stall                 # about six minutes
     python bench/stall.py --full      # a minute of gestures each, every combination: hours
     python bench/stall.py --only live --slicing sync --layer image --dims 2 --ms 60
+    python bench/stall.py --coarse on off --seconds 20   # two minutes: with a coarser picture first
 
 Gestures as a hand makes them, an event every 40 ms: drags of the slider, pans, zooms, each followed
 by a rest until the picture is complete. A view of 4,096 chunks on its finest level is behind them,
@@ -15,6 +16,10 @@ op with 4 threads. Each case runs in a process of its own.
 complete picture, the sum over all gestures that needed chunks, and *ideal* the sum of what these
 chunks take: chunks / slots, rounded up, times the op. *needed* are the chunks of the pictures that
 were rested on, each once; *computed* is how often the op was called for the view.
+
+With `--coarse` another thing is measured: the op is exchanged for another one, again and again, so
+that nothing of the picture is there, and a coarser one goes ahead of it, or does not. *first* is
+from there to the first picture without a hole, coarse or not; both are means.
 """
 
 from __future__ import annotations
@@ -88,6 +93,7 @@ class Seen:
     needed: set[tuple[int, Index]] = field(default_factory=set)
     refreshes: int = 0
     late: int = 0
+    first: list[float] = field(default_factory=list)
 
 
 class Case:
@@ -118,10 +124,14 @@ class Case:
 
         _, chunks, _ = SHAPES[self.args.dims]
         kind = "image" if self.args.layer == "image" else "label"
-        op = nm.ops.Function(self.op, dtype="u1", name="slow", version="1")
-        view = nm.open_view(self.levels, [op], chunks=chunks, kind=kind)
+        view = nm.open_view(self.levels, [self._named("slow")], chunks=chunks, kind=kind)
         self.engine = nm.Engine(slots=SLOTS, chunk_bytes=2**29)
         return nm.add_view(self.viewer, view, self.engine)
+
+    def _named(self, name: str) -> Any:
+        import napari_materialize as nm
+
+        return nm.ops.Function(self.op, dtype="u1", name=name, version="1")
 
     def _numpy(self) -> Any:
         return self._plain(self.levels)
@@ -162,6 +172,11 @@ class Case:
 
     def on_screen(self) -> set[tuple[int, Index]]:
         """Return the chunks that the picture is made of."""
+        number, rows = self._rows()
+        return {(number, index) for index in itertools.product(*rows)}
+
+    def _rows(self) -> tuple[int, list[range]]:
+        """Return the level on screen, and the chunks along each axis."""
         layer, (_, chunks, _) = self.layer, SHAPES[self.args.dims]
         number = layer.data_level
         shown = list(self.viewer.dims.displayed)
@@ -174,7 +189,27 @@ class Case:
                 low = high = round(step / layer.downsample_factors[number][axis])
             high = min(high, self.levels[number].shape[axis] - 1)
             rows.append(range(int(low) // size, int(high) // size + 1))
-        return {(number, index) for index in itertools.product(*rows)}
+        return number, rows
+
+    def whole(self) -> bool:
+        """Return whether some level, or a coarser one, is there for all of the picture."""
+        from napari_materialize._napari.repaint import live_layer
+        from napari_materialize.looking import covering
+
+        live, (number, rows) = live_layer(self.layer), self._rows()
+        assert live is not None
+        levels, level = live.view.levels, live.view.levels[number]
+        axes = tuple(
+            range(row.start * size, min(row.stop * size, length))
+            for row, size, length in zip(rows, level.chunks, level.shape, strict=True)
+        )
+        return any(
+            all(
+                self.engine.peek(live.view, coarser, index) is not None
+                for index in covering(level, axes, levels[coarser])
+            )
+            for coarser in range(number, len(levels))
+        )
 
     def complete(self) -> bool:
         """Return whether nothing is missing from what is painted."""
@@ -262,6 +297,33 @@ class Case:
         timer.stop()
         return self.seen
 
+    def run_changes(self, seconds: float) -> Seen:
+        """Show one op after another for so long; nothing of a picture is there at first."""
+        from napari_materialize._napari.repaint import live_layer
+
+        live = live_layer(self.layer)
+        assert live is not None
+        self.viewer.scene.camera.zoom = 1.25
+        self._rest(time.perf_counter(), None)
+        self.op.calls = self.seen.refreshes = 0
+        base, last = live.view, time.perf_counter() + seconds
+        for number in itertools.count():
+            if time.perf_counter() >= last:
+                return self.seen
+            seen = len(self.seen.first)
+            view = type(base).of(base.source, [self._named(f"slow {number}")])
+            began = time.perf_counter()
+
+            def painted(_: object = None, began: float = began, seen: int = seen) -> None:
+                if len(self.seen.first) == seen and self.whole():
+                    self.seen.first.append(time.perf_counter() - began)
+
+            self.layer.events.set_data.connect(painted)
+            live.show(view)
+            self._rest(began, set())
+            self.layer.events.set_data.disconnect(painted)
+        raise AssertionError("a count ended")
+
     def _make(self, gesture: list[Callable[[], None]]) -> float:
         """Make a gesture in real time; what is late is made at once. Return when it ended."""
         began = time.perf_counter()
@@ -312,8 +374,12 @@ def one(args: argparse.Namespace) -> None:
     """Run one case in this process and print what it measured, as JSON."""
     os.environ["NAPARI_CONFIG"] = str(Path(tempfile.mkdtemp(), "settings.yaml"))
     os.environ["NAPARI_ASYNC"] = "1" if args.slicing == "async" else "0"
+    if args.coarse == "off":
+        from napari_materialize._napari import reads
+
+        reads.COARSE_SHARE = math.inf
     case = Case(args)
-    seen = case.run(args.seconds)
+    seen = case.run_changes(args.seconds) if args.coarse else case.run(args.seconds)
     gaps = np.array(seen.gaps) * 1e3
     print(
         json.dumps(
@@ -329,6 +395,8 @@ def one(args: argparse.Namespace) -> None:
                 "computed": case.op.calls,
                 "needed": len(seen.needed),
                 "refreshes": seen.refreshes,
+                "first": sum(seen.first),
+                "pictures": len(seen.first),
             }
         ),
         flush=True,
@@ -368,6 +436,7 @@ def main() -> None:
     parser.add_argument("--full", action="store_true", help="every combination, a minute each")
     parser.add_argument("--seconds", type=float, help="of gestures in each case")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--coarse", choices=("on", "off"), nargs="*", help="see above")
     args = parser.parse_args()
     if args.one:
         one(
@@ -376,6 +445,9 @@ def main() -> None:
             )
         )
     chosen = {name: list(getattr(args, name) or values) for name, values in CHOICES.items()}
+    if args.coarse:
+        compare(chosen, args.coarse, args.seconds or 20.0)
+        return
     seconds = args.seconds or (60.0 if args.full else 9.0)
     head = "| layer | dims | slicing | ms | job | shows | gap 99 %, ms | largest | complete, s | "
     head += "ideal | ratio | computed | needed | ratio | refreshes |"
@@ -384,19 +456,47 @@ def main() -> None:
         print(row(case, seconds), flush=True)
 
 
-def row(case: dict[str, Any], seconds: float) -> str:
-    """Run a case in a process of its own; return its row of the table."""
+def compare(chosen: dict[str, list[Any]], coarse: list[str], seconds: float) -> None:
+    """Print how soon there is a picture, with a coarser one first and without."""
+    print("| slicing | ms | coarser first | first, s | complete, s | ideal | computed | pictures |")
+    print("| --- | ---: | --- | ---: | ---: | ---: | ---: | ---: |", flush=True)
+    for slicing, ms, first in itertools.product(chosen["slicing"], chosen["ms"], coarse):
+        case = {"slicing": slicing, "ms": ms, "coarse": first}
+        case |= {"dims": 2, "layer": "image", "job": "alone", "only": "live"}
+        seen = measured(case, seconds)
+        count = max(1, seen["pictures"])
+        means = [f"{seen[name] / count:.2f}" for name in ("first", "complete", "ideal")]
+        means.append(f"{seen['computed'] / count:.1f}")
+        print(f"| {slicing} | {ms} | {first} | {' | '.join(means)} | {count} |", flush=True)
+
+
+def measured(case: dict[str, Any], seconds: float) -> dict[str, Any]:
+    """Run a case in a process of its own; return what it measured.
+
+    Raises
+    ------
+    RuntimeError
+        If it failed.
+    """
     options = [part for name, value in case.items() for part in (f"--{name}", str(value))]
     command = [sys.executable, __file__, "--one", "--seconds", str(seconds), *options]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    words = " | ".join(
-        str(case[name]) for name in ("layer", "dims", "slicing", "ms", "job", "only")
-    )
     if done.returncode:
-        return f"| {words} | failed: {done.stderr.strip().splitlines()[-1]} |"
-    seen = json.loads(done.stdout.splitlines()[-1])
+        raise RuntimeError(done.stderr.strip().splitlines()[-1])
+    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     if os.environ.get("STALL_DETAILS"):
-        print(seen, file=sys.stderr)
+        print(found, file=sys.stderr)
+    return found
+
+
+def row(case: dict[str, Any], seconds: float) -> str:
+    """Run a case in a process of its own; return its row of the table."""
+    names = ("layer", "dims", "slicing", "ms", "job", "only")
+    words = " | ".join(str(case[name]) for name in names)
+    try:
+        seen = measured(case, seconds)
+    except RuntimeError as error:
+        return f"| {words} | failed: {error} |"
     columns = [f"{seen['p99']:.0f}", f"{seen['largest']:.0f}"]
     if case["only"] == "numpy":
         columns += [f"{seen['complete']:.2f}", "-", "-", "-", "-", "-"]

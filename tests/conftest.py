@@ -7,9 +7,15 @@ import shutil
 import sys
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from napari_materialize import Engine
 
 collect_ignore = ["outside"]
 """Scripts for an environment of their own, with readers and validators of other projects."""
@@ -58,3 +64,41 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def shared_data() -> Path:
     """The folder of real volumes and models; for tests marked ``real_data``."""
     return SHARED_DATA
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    """An engine of two slots."""
+    from napari_materialize import Engine
+
+    with Engine(slots=2) as engine:
+        yield engine
+
+
+@pytest.fixture(params=["sync", "async"])
+def slicing(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Both of napari's ways of slicing; to be asked for before a viewer is made."""
+    from napari.settings import get_settings
+
+    experimental = get_settings().experimental
+    before, experimental.async_ = experimental.async_, request.param == "async"
+    yield request.param
+    experimental.async_ = before
+
+
+@pytest.fixture
+def dock(make_napari_viewer: Any, qtbot: Any) -> Callable[..., tuple[Any, Any]]:
+    """Open a viewer with the widget in a dock; returns ``(viewer, widget)``."""
+    from qtpy.QtWidgets import QApplication
+
+    from napari_materialize._napari.widget import MaterializeWidget
+
+    def open_both(show: bool = False) -> tuple[Any, MaterializeWidget]:
+        viewer = make_napari_viewer(show=show)
+        viewer.window.resize(1100, 800)
+        widget = MaterializeWidget(viewer)
+        viewer.window.add_dock_widget(widget, name="Materialize", area="right")
+        QApplication.processEvents()
+        return viewer, widget
+
+    return open_both

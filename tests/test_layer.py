@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 import napari_materialize as nm
 from doubles import Gate, RecordingArray, cranked
 from napari_materialize._napari.asking import Asker, Asking
-from napari_materialize._napari.holding import AT_A_TIME, LAST, Group
+from napari_materialize._napari.holding import Group
 from napari_materialize._napari.layer import LiveArray
 from napari_materialize._napari.pacing import Moving
 from napari_materialize._napari.reads import LayerReads
 from napari_materialize.arrays import Axis, Level
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import ChunkError, EngineClosed
-from napari_materialize.looking import compose, nearest_first
+from napari_materialize.looking import AT_A_TIME, LAST, compose, nearest_first
 
 PICTURE = Asking(Asker.PICTURE)
 THUMBNAIL = Asking(Asker.THUMBNAIL)

@@ -11,9 +11,6 @@ import numpy as np
 import pytest
 from napari.components import ViewerModel
 from napari.layers import Image, Labels
-from napari.settings import get_settings
-from qtpy.QtCore import Qt
-from qtpy.QtTest import QTest
 from qtpy.QtWidgets import QApplication
 
 import napari_materialize as nm
@@ -22,45 +19,16 @@ from napari_materialize import ops
 from napari_materialize._napari.holding import Counts, Group
 from napari_materialize._napari.live import add_view
 from napari_materialize._napari.live_bar import live_text
-from napari_materialize._napari.repaint import LiveLayer, live_layer
-from napari_materialize._napari.widget import MaterializeWidget
 from napari_materialize.errors import OptionError
+from windows import WAIT, click, live_of, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from napari.layers import Layer
 
-WAIT = 20_000
+    from napari_materialize._napari.widget import MaterializeWidget
+
 SHAPE = (4, 128, 128)
 CHUNKS = (2, 32, 32)
-
-
-@pytest.fixture
-def engine() -> Iterator[nm.Engine]:
-    with nm.Engine(slots=2) as engine:
-        yield engine
-
-
-@pytest.fixture(params=["sync", "async"])
-def slicing(request: pytest.FixtureRequest) -> Iterator[str]:
-    experimental = get_settings().experimental
-    before, experimental.async_ = experimental.async_, request.param == "async"
-    yield request.param
-    experimental.async_ = before
-
-
-def live_of(layer: Layer) -> LiveLayer:
-    live = live_layer(layer)
-    assert live is not None
-    return live
-
-
-def settle(qtbot: Any, *layers: Layer) -> None:
-    QApplication.processEvents()
-    qtbot.waitUntil(
-        lambda: all(live_of(layer).settled and layer.loaded for layer in layers), timeout=WAIT
-    )
 
 
 def shown(layer: Layer) -> np.ndarray:
@@ -161,24 +129,6 @@ def test_limits_that_follow_from_the_view_are_changed_with_it(engine: Any) -> No
 # ---------------------------------------------------------------------- the widget's layer
 
 
-@pytest.fixture
-def dock(make_napari_viewer: Any) -> Any:
-    def open_both() -> tuple[Any, MaterializeWidget]:
-        viewer = make_napari_viewer(show=True)
-        viewer.window.resize(1100, 800)
-        widget = MaterializeWidget(viewer)
-        viewer.window.add_dock_widget(widget, name="Materialize", area="right")
-        QApplication.processEvents()
-        return viewer, widget
-
-    return open_both
-
-
-def click(button: Any) -> None:
-    assert button.isEnabled(), button.toolTip()
-    QTest.mouseClick(button, Qt.MouseButton.LeftButton)
-
-
 def image() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, SHAPE, "u1")
 
@@ -190,7 +140,7 @@ def follows(widget: MaterializeWidget) -> bool:
 
 
 def test_a_slider_changes_what_is_shown(dock: Any, qtbot: Any) -> None:
-    viewer, widget = dock()
+    viewer, widget = dock(show=True)
     first, array = Gate(), image()
     source = nm.open_view(array.astype("i8"), chunks=CHUNKS)
     chain = (first.op, ("threshold", {"low": "100"}))
@@ -223,7 +173,7 @@ def test_a_slider_changes_what_is_shown(dock: Any, qtbot: Any) -> None:
 
 
 def test_another_kind_takes_the_layers_place(dock: Any, qtbot: Any) -> None:
-    viewer, widget = dock()
+    viewer, widget = dock(show=True)
     viewer.add_image(image(), name="em")
     widget.session.change(ops=(("invert", {}),))
     click(widget.run_bar.live)
@@ -246,7 +196,7 @@ def test_another_kind_takes_the_layers_place(dock: Any, qtbot: Any) -> None:
 
 
 def test_only_the_last_live_layer_follows_and_only_its_own_source(dock: Any, qtbot: Any) -> None:
-    viewer, widget = dock()
+    viewer, widget = dock(show=True)
     viewer.add_image(image(), name="em")
     other = viewer.add_image(image()[:, ::-1].copy(), name="other")
     widget.session.change(
@@ -273,7 +223,7 @@ def test_only_the_last_live_layer_follows_and_only_its_own_source(dock: Any, qtb
 
 
 def test_a_value_that_is_wrong_still_leaves_the_layer_alone(dock: Any, qtbot: Any) -> None:
-    viewer, widget = dock()
+    viewer, widget = dock(show=True)
     viewer.add_image(image(), name="em")
     widget.session.change(ops=(("gaussian", {"sigma": "1"}),))
     click(widget.run_bar.live)
@@ -323,7 +273,7 @@ def test_what_the_line_says() -> None:
 
 
 def test_the_line_follows_the_layers(dock: Any, qtbot: Any) -> None:
-    viewer, widget = dock()
+    viewer, widget = dock(show=True)
     bar, gate = widget.live_bar, Gate(shut=True)
     assert bar.isHidden()
     with nm.Engine(slots=2) as engine:
@@ -343,7 +293,7 @@ def test_the_line_follows_the_layers(dock: Any, qtbot: Any) -> None:
 
 
 def test_what_failed_is_a_hole_until_it_is_retried(dock: Any, qtbot: Any, slicing: str) -> None:
-    viewer, widget = dock()
+    viewer, widget = dock(show=True)
     bar = widget.live_bar
     fine = RecordingArray(np.full(SHAPE, 7, "u2"), CHUNKS)
     for z in range(2):

@@ -25,12 +25,11 @@ from napari_materialize._napari.samples import blobs
 from napari_materialize._napari.widget import MaterializeWidget
 from napari_materialize.geometry import Box
 from napari_materialize.session import JobState
+from windows import WAIT, click
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-WAIT = 20_000
-"""Milliseconds after which a test that waits has failed."""
 
 SHAPE = (16, 96, 128)
 
@@ -51,26 +50,6 @@ class Gate:
 @pytest.fixture
 def data() -> np.ndarray:
     return np.random.default_rng(0).integers(1, 250, SHAPE, "u1")
-
-
-@pytest.fixture
-def dock(make_napari_viewer: Any, qtbot: Any) -> Any:
-    """Open a viewer with the widget in a dock; returns ``(viewer, widget)``."""
-
-    def open_both(show: bool = False) -> tuple[Any, MaterializeWidget]:
-        viewer = make_napari_viewer(show=show)
-        viewer.window.resize(1100, 800)
-        widget = MaterializeWidget(viewer)
-        viewer.window.add_dock_widget(widget, name="Materialize", area="right")
-        QApplication.processEvents()
-        return viewer, widget
-
-    return open_both
-
-
-def click(button: Any) -> None:
-    assert button.isEnabled(), button.toolTip()
-    QTest.mouseClick(button, Qt.MouseButton.LeftButton)
 
 
 def add(widget: MaterializeWidget, operation: str) -> None:

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from napari_materialize._napari.reads import LAST, Group, LayerReads
-from napari_materialize.looking import first_limits, limits_of, sample
+from napari_materialize._napari.reads import Group, LayerReads
+from napari_materialize.looking import LAST, first_limits, limits_of, sample
 
 if TYPE_CHECKING:
     from napari.layers import Image

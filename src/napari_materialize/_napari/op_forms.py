@@ -24,7 +24,7 @@ from qtpy.QtWidgets import (
 
 from napari_materialize import ops
 from napari_materialize._napari.op_fields import Rows, as_text, field_for
-from napari_materialize._napari.pieces import Problem
+from napari_materialize._napari.pieces import Problem, choose, narrow_combo, narrow_form
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -41,6 +41,8 @@ STARTS: Mapping[tuple[str, str], Any] = {
     ("select", "channel"): 0,
 }
 """What a required parameter starts with, so that a new card works at once."""
+
+BOUNDARIES = (("The edge, repeated", "edge"), ("Zeros", "zeros"))
 
 FEW = 2
 """Optional parameters that are shown at once; more of them wait behind a button."""
@@ -211,6 +213,16 @@ class OpsForm(QWidget):
         self.menu.aboutToShow.connect(self._fill_menu)
         self.add_button.setMenu(self.menu)
         layout.addWidget(self.add_button)
+        self.boundary = narrow_combo(BOUNDARIES)
+        self.boundary.setToolTip(
+            "What operations that look around a voxel are given beyond the volume's edge"
+        )
+        self.boundary.activated.connect(
+            lambda _row: self._session.change(boundary=self.boundary.currentData())
+        )
+        self._edge = QWidget()
+        narrow_form(self._edge).addRow("Past the edge", self.boundary)
+        layout.addWidget(self._edge)
 
     def _fill_menu(self) -> None:
         self.menu.clear()
@@ -234,6 +246,8 @@ class OpsForm(QWidget):
     def show_state(self, state: Resolved) -> None:
         """Show the operations and what is wrong with each."""
         choices = state.intent.ops
+        choose(self.boundary, state.intent.boundary)
+        self._edge.setVisible(bool(choices))
         if not self._same(choices):
             self._rebuild(state)
         for number, card in enumerate(self.cards):

@@ -10,6 +10,7 @@ The claims themselves are in `holding`, what a picture is made of while chunks a
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,13 +18,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from napari_materialize._napari.asking import Asker
-from napari_materialize._napari.holding import LAST, Counts, Group, Holding, Place, failure
+from napari_materialize._napari.holding import Counts, Group, Holding
 from napari_materialize._napari.pacing import Moving
 from napari_materialize.looking import (
+    LAST,
     Axes,
     compose,
     covered,
     covering,
+    failure,
     nearest_first,
 )
 from napari_materialize.ops import Select
@@ -35,9 +38,10 @@ if TYPE_CHECKING:
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.engine import Engine
     from napari_materialize.geometry import Index
+    from napari_materialize.looking import Place
     from napari_materialize.view import View
 
-__all__ = ["LAST", "Group", "LayerReads"]
+__all__ = ["Group", "LayerReads"]
 
 THUMBNAIL_CHUNKS = 4
 """A thumbnail whose plane has more chunks than these orders none, and shows what is there."""
@@ -180,8 +184,9 @@ class LayerReads(Holding):
             if wish is None:
                 return
             self.hold(Group.PICTURE, wish.level, wish.wanted)
-            self.news += 1
-        self.on_news()  # some of it may be there already, and the thumbnail is still to be read
+            # what is there already tells nobody that it arrived
+            self.news += any(claim.done for claim in self.held(Group.PICTURE).values())
+        self.on_news()
 
     def _ask_coarser(self, level: int, axes: Axes, wanted: Sequence[Index]) -> None:
         """Let a coarser picture go ahead of one that takes long, where it costs little.
@@ -267,13 +272,26 @@ class LayerReads(Holding):
     def settled(self) -> bool:
         """Whether nothing that was asked for is still to come."""
         with self._lock:
-            return self._wish is None and all(map(self.over, Group))
+            return self._wish is None and all(map(self.over, self._held))
 
     @property
     def picture_over(self) -> bool:
         """Whether nothing of the canvas is still to come."""
         with self._lock:
             return self._wish is None and self.over(Group.PICTURE)
+
+    def remaining(self) -> float:
+        """Return how many seconds the canvas's chunks still take, as far as one can know.
+
+        0 if all are there; infinity if nobody knows how long one takes.
+        """
+        with self._lock:
+            if self.picture_over:
+                return 0.0
+            if self.chunk_seconds is None or self._wish is not None:
+                return math.inf
+            waiting = sum(not claim.done for claim in self._held[Group.PICTURE].values())
+            return math.ceil(waiting / self.engine.slots) * self.chunk_seconds
 
     def fits(self, view: View) -> bool:
         """Whether another view can be shown in the place of this one: only its voxels differ."""

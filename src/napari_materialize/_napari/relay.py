@@ -18,14 +18,19 @@ __all__ = ["Ending", "Relay"]
 
 
 class Relay(QObject):  # type: ignore[misc, unused-ignore]
-    """Brings a session's signals from the job's thread to the main thread."""
+    """Brings a session's signals from its threads to the main thread."""
 
     progress = Signal(object)
     finished = Signal(object)
+    estimated = Signal()
 
     def on_progress(self, progress: object) -> None:
         """Pass on; in the job's thread."""
         self.progress.emit(progress)
+
+    def on_estimated(self) -> None:
+        """Pass on; in a thread of its own."""
+        self.estimated.emit()
 
     def on_finished(self, job: object) -> None:
         """Pass on; in the job's thread."""

@@ -38,6 +38,9 @@ __all__ = ["LiveLayer", "live_layer"]
 INTERVAL, INTERVAL_3D = 0.08, 0.25
 """Seconds between the end of one repaint and the next, at least; and at least twice its cost."""
 
+LATE = 1.25
+"""How much longer than it should take the last chunk of a picture is waited for."""
+
 
 class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
     """What keeps one layer live. It holds neither the layer nor the viewer."""
@@ -70,6 +73,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._painted = 0
         self._due = math.inf
         self._reported = False
+        self._put_off_once = False
         self._timer = self._single_shot(self._repaint)
         self._pause_timer = self._single_shot(self._go_on)
         self._news.connect(self._plan, Qt.ConnectionType.QueuedConnection)
@@ -249,15 +253,33 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self.changed.emit()
         if self._lease is None or self.reads.news == self._painted or self.reads.passing:
             return  # what is passed is painted by the next step, or when nothing moves any more
-        viewer, now = self._home(), time.monotonic()
-        flat = viewer is None or viewer.dims.ndisplay == 2
-        interval = INTERVAL if flat else INTERVAL_3D
-        due = now + self._pace.wait(now, interval, last=self.reads.picture_over)
+        now = time.monotonic()
+        due = now + self._pace.wait(now, self._interval, last=self.reads.picture_over)
         if not self._timer.isActive() or due < self._due:
             self._due = due
             self._timer.start(math.ceil(1000 * (due - now)))
 
+    @property
+    def _interval(self) -> float:
+        viewer = self._home()
+        flat = viewer is None or viewer.dims.ndisplay == 2
+        return INTERVAL if flat else INTERVAL_3D
+
+    def _waits_for_the_last(self) -> bool:
+        """Put a repaint off, once, if the last chunk of the picture is about to come.
+
+        It would arrive while this is painted, and have to wait for that.
+        """
+        left = self.reads.remaining()
+        self._put_off_once = not self._put_off_once and 0 < left <= self._interval
+        if self._put_off_once:
+            self._due = time.monotonic() + LATE * left
+            self._timer.start(math.ceil(1000 * LATE * left))
+        return self._put_off_once
+
     def _repaint(self) -> None:
+        if self._waits_for_the_last():
+            return
         layer = self._layer()
         self._painted = self.reads.news
         if layer is None or not self._on_show():

@@ -42,8 +42,10 @@ class SourceForm(QWidget):
         self.combo.activated.connect(self._on_choice)
         layout.addWidget(self.combo)
         layout.addWidget(self._path_row())
-        self.description, self.problem = Note(), Problem()
+        self.description, self.notices, self.problem = Note(), Note(), Problem()
+        self.notices.setStyleSheet("color: #e0b050;")
         layout.addWidget(self.description)
+        layout.addWidget(self.notices)
         layout.addWidget(self.problem)
         events = viewer.layers.events
         for emitter in (events.inserted, events.removed, events.reordered, events.renamed):
@@ -163,6 +165,10 @@ class SourceForm(QWidget):
             self.description.setToolTip(count_text(len(base.levels), "level"))
         else:
             self.description.say(None)
+        notices = getattr(base.source, "notices", ()) if base is not None else ()
+        more = f" (and {len(notices) - 1} more)" if len(notices) > 1 else ""
+        self.notices.say(f"{notices[0]}{more}" if notices else None)
+        self.notices.setToolTip("\n".join(notices))
         self.problem.say(state.problems.get("source") if state.intent.source is not None else None)
         if isinstance(state.intent.source, str):
             set_text(self.path, state.intent.source)

@@ -16,6 +16,8 @@ from qtpy.QtWidgets import QFrame, QScrollArea, QSizePolicy, QVBoxLayout, QWidge
 from superqt import QCollapsible
 
 from napari_materialize._napari.box_form import BoxForm
+from napari_materialize._napari.closing import Closing
+from napari_materialize._napari.estimate_line import EstimateLine
 from napari_materialize._napari.following import Following
 from napari_materialize._napari.live_bar import LiveBar
 from napari_materialize._napari.op_forms import OpsForm
@@ -79,6 +81,8 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         self.box = BoxForm(self.session)
         self.output = OutputForm(self.session)
         self.run_bar = RunBar()
+        self.estimate = EstimateLine(self.session)
+        self.closing = Closing(self.session, self)
         self.live_bar = LiveBar(viewer)
         self.following = Following(self._viewer, self)
         content = QWidget()
@@ -102,6 +106,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         outer.setContentsMargins(8, 4, 2, 8)
         outer.addWidget(self.area, 1)
         outer.addWidget(self.live_bar)
+        outer.addWidget(self.estimate)
         outer.addWidget(self.run_bar)
 
     @staticmethod
@@ -130,6 +135,8 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         self.session.changed.connect(self.following.follow)
         self.session.progress.connect(self._relay.on_progress)
         self.session.finished.connect(self._relay.on_finished)
+        self._relay.estimated.connect(self.estimate.show_answer)
+        self.session.estimated.connect(self._relay.on_estimated)
         self.box.draw_asked.connect(self._draw)
         self.box.view_asked.connect(self._take_view)
         self.run_bar.run_asked.connect(self._run)
@@ -149,6 +156,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         self.box.show_state(state, self._hidden_axes(state))
         self.output.show_state(state)
         self.run_bar.show_state(self.session)
+        self.estimate.show_state()
         overlay, frame = self._overlays(), _frame(state)
         if overlay is not None:
             drawn = state.intent.box is not None
@@ -235,6 +243,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
     def _on_finished(self, job: Job) -> None:
         self.session.refresh()
         self.run_bar.show_end(job)
+        self.closing.settle()
 
     def open_result(self) -> None:
         """Add what the last job wrote as a layer, exactly where the box is."""
@@ -265,6 +274,11 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         if event.type() == QEvent.Type.ParentChange and self.parent() is None:
             self._leave()
         return bool(super().event(event))
+
+    def showEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
+        """Watch the window that the widget has come to, to ask before it closes in mid-job."""
+        super().showEvent(event)
+        self.closing.watch(self.window())
 
     def hideEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
         """Notice the whole window closing; a hidden dock or tab goes on working."""

@@ -6,19 +6,22 @@ with, and the engine that is shared when none is given. It draws nothing and kno
 and no notebook; when to look and when to paint is a face's business.
 """
 
-from napari_materialize.looking._held import LAST, Held
+from napari_materialize.looking._held import AT_A_TIME, LAST, Held, Place, failure
 from napari_materialize.looking._lease import Lease
 from napari_materialize.looking._limits import first_limits, limits_of, sample
 from napari_materialize.looking._picture import Axes, compose, covered, covering, nearest_first
 
 __all__ = [
+    "AT_A_TIME",
     "LAST",
     "Axes",
     "Held",
     "Lease",
+    "Place",
     "compose",
     "covered",
     "covering",
+    "failure",
     "first_limits",
     "limits_of",
     "nearest_first",

@@ -7,7 +7,8 @@ Owns which chunks are claimed, and the news of their ends. What a picture is mad
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 from napari_materialize.errors import EngineClosed, MaterializeError
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from napari_materialize.geometry import Index
     from napari_materialize.view import View
 
-__all__ = ["LAST", "Held"]
+__all__ = ["AT_A_TIME", "LAST", "Held", "Place", "failure"]
 
 LAST = 1_000_000
 """The priority of claims that come after every other client's."""
@@ -31,6 +32,7 @@ AT_A_TIME = 256
 """Chunks of one picture that are waited for at a time; the rest are asked for as these arrive."""
 
 type Place = tuple[int, Index]
+"""The level and the index of a chunk."""
 
 
 class Held:
@@ -44,7 +46,7 @@ class Held:
         What is shown.
     engine : Engine
         Who computes it.
-    on_news : callable
+    on_news : callable, optional
         Called when a chunk that is waited for has arrived or failed; in any thread, so be short.
 
     Examples
@@ -61,15 +63,18 @@ class Held:
     >>> held.release_all()
     """
 
-    def __init__(self, view: View, engine: Engine, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, view: View, engine: Engine, on_news: Callable[[], None] | None = None
+    ) -> None:
         self.view = view
         self.engine = engine
-        self._on_news = on_news
+        self.on_news: Callable[[], None] = on_news or _nothing
+        """Called when a chunk that is waited for has arrived or failed; in any thread."""
         self._lock = threading.RLock()
         self._held: dict[Hashable, dict[Place, ChunkClaim]] = {}
         self._left_out: dict[Hashable, bool] = {}
-        self._failures: deque[MaterializeError] = deque()
-        self._engine_over = False
+        self._untold: list[MaterializeError] = []
+        self._engine_over: Engine | None = None
 
     def hold(self, group: Hashable, level: int, wanted: Sequence[Index], priority: int = 0) -> None:
         """Hold claims on these chunks and no others of the group; make new ones in this order.
@@ -79,14 +84,9 @@ class Held:
         nothing, and finds the chunk after a retry.
         """
         with self._lock:
-            places: dict[Place, None] = {(level, index): None for index in wanted}
-            held = self._held.get(group, {})
-            kept = {p: claim for p, claim in held.items() if p in places and not _failure(claim)}
-            self._held[group] = kept
-            self.engine.release_all(
-                claim for place, claim in reversed(held.items()) if place not in kept
-            )
-            missing = [place for place in places if place not in kept]
+            before = self._held.get(group, {})
+            kept = self.keep_only(group, level, wanted)
+            missing = [place for index in wanted if (place := (level, index)) not in kept]
             room = AT_A_TIME - sum(not claim.done for claim in kept.values())
             while missing and room > 0:
                 batch, missing = missing[:room], missing[room:]
@@ -96,26 +96,40 @@ class Held:
                     break
                 for place, claim in zip(batch, claims, strict=True):
                     kept[place] = claim
-                    self._watch(claim, known=place in held)
+                    self._watch(group, place, claim, known=place in before)
                     room -= not claim.done
             self._left_out[group] = bool(missing)
+
+    def keep_only(
+        self, group: Hashable, level: int, wanted: Sequence[Index]
+    ) -> dict[Place, ChunkClaim]:
+        """Give up the group's claims on other chunks than these; return those that are kept."""
+        with self._lock:
+            places, held = {(level, index) for index in wanted}, self._held.get(group, {})
+            kept = {p: claim for p, claim in held.items() if p in places and not failure(claim)}
+            self._held[group], self._left_out[group] = kept, False
+            self.engine.release_all(c for p, c in reversed(held.items()) if p not in kept)
+            return kept
 
     def _claim(self, level: int, wanted: list[Index], priority: int) -> list[ChunkClaim] | None:
         """Claim chunks; None if the engine is closed, which is told once."""
         try:
             return self.engine.claim_all(self.view, level, wanted, priority=priority)
         except EngineClosed as error:
-            if not self._engine_over:
-                self._engine_over = True
+            if self._engine_over is not self.engine:
+                self._engine_over = self.engine
                 self._tell(error)
             return None
 
-    def _watch(self, claim: ChunkClaim, *, known: bool) -> None:
+    def _watch(self, group: Hashable, place: Place, claim: ChunkClaim, *, known: bool) -> None:
         """Hear of a claim's end. A failure that is already known is not told again."""
         if not claim.done:
-            claim.add_done_callback(self._arrived)
-        elif (failure := _failure(claim)) is not None and not known:
-            self._tell(failure)
+            claim.add_done_callback(partial(self._arrived, group, place, time.monotonic()))
+            return
+        error = failure(claim)
+        self._note(group, place, error, None)
+        if error is not None and not known:
+            self._tell(error)
 
     def release_all(self) -> None:
         """Give up every claim."""
@@ -138,44 +152,59 @@ class Held:
         with self._lock:
             found = [held.get((level, index)) for held in self._held.values()]
         for claim in found:
-            if claim is not None and claim.done and _failure(claim) is None:
+            if claim is not None and claim.done and failure(claim) is None:
                 return claim.result()
         return self.engine.peek(self.view, level, index)
+
+    def over(self, group: Hashable) -> bool:
+        """Whether nothing that was asked for in a group is still to come."""
+        with self._lock:
+            held = self._held.get(group, {})
+            return not self._left_out.get(group) and all(claim.done for claim in held.values())
 
     @property
     def settled(self) -> bool:
         """Whether nothing that was asked for is still to come."""
         with self._lock:
-            return not any(self._left_out.values()) and all(
-                claim.done for held in self._held.values() for claim in held.values()
-            )
+            return all(map(self.over, self._held))
 
-    def failed(self) -> list[tuple[Place, MaterializeError]]:
+    def failures(self) -> list[tuple[Place, MaterializeError]]:
         """Return the chunks that are held and failed, and why, in the order they were asked for."""
-        found = ((place, _failure(claim)) for place, claim in self.claims().items())
+        found = ((place, failure(claim)) for place, claim in self.claims().items())
         return [(place, error) for place, error in found if error is not None]
 
     def take_failures(self) -> list[MaterializeError]:
         """Return the failures since the last time this was asked."""
-        return [self._failures.popleft() for _ in range(len(self._failures))]
+        with self._lock:
+            taken, self._untold = self._untold, []
+        return taken
 
     # ------------------------------------------------------------------ news
 
-    def _arrived(self, claim: ChunkClaim) -> None:
+    def _arrived(self, group: Hashable, place: Place, began: float, claim: ChunkClaim) -> None:
         """Take note that a claim is over; in an engine's thread, or inside `hold`."""
-        if claim.released:
-            return
-        error = _failure(claim)
-        if error is not None:
-            self._failures.append(error)
-        self._on_news()
+        error = failure(claim)
+        with self._lock:
+            # of another view by now, or nobody's
+            if claim.released or claim.key.stage != self.view.identity:
+                return
+            if error is not None:
+                self._untold.append(error)
+            self._note(group, place, error, time.monotonic() - began)
+        self.on_news()
+
+    def _note(
+        self, group: Hashable, place: Place, error: MaterializeError | None, seconds: float | None
+    ) -> None:
+        """Hear what became of a chunk, and how long it took; None if it was over before."""
 
     def _tell(self, error: MaterializeError) -> None:
-        self._failures.append(error)
-        self._on_news()
+        with self._lock:
+            self._untold.append(error)
+        self.on_news()
 
 
-def _failure(claim: ChunkClaim) -> MaterializeError | None:
+def failure(claim: ChunkClaim) -> MaterializeError | None:
     """Return why a claim failed; None if it did not, or not yet."""
     if not claim.done:
         return None
@@ -183,4 +212,8 @@ def _failure(claim: ChunkClaim) -> MaterializeError | None:
         claim.result()
     except MaterializeError as error:
         return error
+    return None
+
+
+def _nothing() -> None:
     return None

@@ -135,7 +135,7 @@ class Sight:
     def retry(self) -> None:
         """Let what failed of what is claimed be computed anew. In any thread."""
         engine = self.held.engine
-        for (level, index), _ in self.held.failed():
+        for (level, index), _ in self.held.failures():
             if engine.state(self.view, level, index) is ChunkState.FAILED:
                 engine.retry(self.view, level, index)
 
@@ -143,7 +143,7 @@ class Sight:
         """Return why chunks of the picture failed, one entry each."""
         self._told += self.held.take_failures()  # an engine that was closed fails no claim
         over = [error for error in self._told if isinstance(error, EngineClosed)]
-        return [*over[:1], *(error for _, error in self.held.failed())]
+        return [*over[:1], *(error for _, error in self.held.failures())]
 
 
 def _chunks(view: View, frame: Frame) -> list[Index]:
