@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import ctypes.util
 import inspect
 import threading
 from types import SimpleNamespace
@@ -12,7 +14,8 @@ import pytest
 import zarr
 from napari._qt import qt_main_window
 from napari.settings import get_settings
-from qtpy.QtCore import QTimer
+from qtpy.QtCore import QEvent, QEventLoop, QObject, QTimer
+from qtpy.QtGui import QCloseEvent, QGuiApplication
 from qtpy.QtWidgets import QApplication, QMessageBox
 
 import napari_materialize as nm
@@ -71,6 +74,8 @@ def running(dock: Any, qtbot: Any, data: np.ndarray, tmp_path: Path) -> Iterator
         asked.append(window)
         return found.answer
 
+    state: set[str] = set()
+    found.window.destroyed.connect(lambda: state.add("closed"))
     widget.closing.ask = ask
     settings = get_settings().application
     before, settings.confirm_close_window = settings.confirm_close_window, False
@@ -78,11 +83,75 @@ def running(dock: Any, qtbot: Any, data: np.ndarray, tmp_path: Path) -> Iterator
     settings.confirm_close_window = before
     gate.opened.set()
     found.session.cancel()
+    if "closed" in state:
+        viewer.window.__dict__.pop("_qt_window", None)  # or it is closed, and deleted, twice
+    asked.clear()
+    vars(found).clear()  # what holds a window is taken for a leak
+
+
+class _FromOutside(QCloseEvent):
+    def spontaneous(self) -> bool:
+        return True
+
+
+class _ClientMessage(ctypes.Structure):
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("serial", ctypes.c_ulong),
+        ("send_event", ctypes.c_int),
+        ("display", ctypes.c_void_p),
+        ("window", ctypes.c_ulong),
+        ("message_type", ctypes.c_ulong),
+        ("format", ctypes.c_int),
+        ("data", ctypes.c_long * 5),
+        ("pad", ctypes.c_long * 24),
+    )
 
 
 def by_button(window: Any) -> None:
-    """Close as the system does when its button is pressed."""
-    window.windowHandle().close()
+    """Close as the system does when the window's button is pressed."""
+    library = ctypes.util.find_library("X11")
+    if QGuiApplication.platformName() != "xcb" or library is None:
+        QApplication.sendEvent(window, _FromOutside())
+        return
+    x11 = ctypes.CDLL(library)
+    x11.XOpenDisplay.restype = ctypes.c_void_p
+    x11.XInternAtom.restype = ctypes.c_ulong
+    x11.XInternAtom.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int)
+    x11.XSendEvent.argtypes = (
+        ctypes.c_void_p,
+        ctypes.c_ulong,
+        ctypes.c_int,
+        ctypes.c_long,
+        ctypes.c_void_p,
+    )
+    x11.XCloseDisplay.argtypes = (ctypes.c_void_p,)
+    display = x11.XOpenDisplay(None)
+    atoms = (x11.XInternAtom(display, name, 0) for name in (b"WM_PROTOCOLS", b"WM_DELETE_WINDOW"))
+    protocols, delete = atoms
+    message = _ClientMessage(33, 0, 1, display, int(window.winId()), protocols, 32)
+    message.data[0] = delete
+    heard: list[int] = []
+
+    class Ears(QObject):
+        def eventFilter(self, _: Any, event: Any) -> bool:  # noqa: N802 - Qt's name
+            heard.append(event.type() == QEvent.Type.Close)
+            return False
+
+    ears = Ears()
+    window.installEventFilter(ears)  # asked before those that were there
+    assert x11.XSendEvent(display, message.window, 0, 0, ctypes.byref(message))
+    x11.XCloseDisplay(display)
+    while not any(heard):
+        QApplication.processEvents(QEventLoop.ProcessEventsFlag.WaitForMoreEvents)
+
+
+def gone(running: Any) -> bool:
+    """Whether the window is closed; Qt deletes it then."""
+    try:
+        return not running.window.isVisible()
+    except RuntimeError:
+        return True
 
 
 def by_menu(window: Any) -> None:
@@ -121,7 +190,7 @@ def test_a_window_that_closes_at_once_stops_the_job(running: Any, qtbot: Any, cl
     session, running.answer = running.session, Answer.STOP
     close(running.window)
     assert len(running.asked) == 1
-    assert not running.window.isVisible()
+    assert gone(running)
     qtbot.waitUntil(lambda: session.job.state is JobState.ABORTED, timeout=WAIT)
 
 
@@ -132,7 +201,7 @@ def test_a_window_that_closes_when_the_job_is_done(running: Any, qtbot: Any, clo
     assert running.window.isVisible()
     assert session.job.state is JobState.RUNNING
     running.gate.opened.set()
-    qtbot.waitUntil(lambda: not running.window.isVisible(), timeout=WAIT)
+    qtbot.waitUntil(lambda: gone(running), timeout=WAIT)
     assert session.job.state is JobState.DONE
     assert len(running.asked) == 1
     target = session.job.resolved.target
@@ -151,7 +220,7 @@ def test_nobody_is_asked_when_nothing_runs(running: Any, qtbot: Any) -> None:
     qtbot.waitUntil(running.widget.run_bar.bar.isHidden, timeout=WAIT)
     by_button(running.window)
     assert not running.asked
-    assert not running.window.isVisible()
+    assert gone(running)
 
 
 @pytest.mark.parametrize("answer", list(Answer))
@@ -254,3 +323,33 @@ def test_what_is_odd_about_a_source_is_told(dock: Any, tmp_path: Path) -> None:
     assert widget.source.notices.toolTip().startswith(text.partition(" (and")[0])
     widget.session.change(source=np.ones((8, 8)))
     assert widget.source.notices.isHidden()
+
+
+@pytest.mark.parametrize(("coarser", "expected"), [("none", 1), ("computed", 2), ("derived", 2)])
+def test_coarser_levels_along(
+    dock: Any, qtbot: Any, tmp_path: Path, coarser: str, expected: int
+) -> None:
+    viewer, widget = dock()
+    fine = np.random.default_rng(1).integers(1, 250, (96, 96), "u1")
+    view = nm.open_view([fine, fine[::2, ::2]], ["invert"], chunks=(16, 16))
+    widget.session.change(source=view, folder=str(tmp_path))
+    form = widget.box.coarser
+    form.setCurrentIndex(form.findData(coarser))
+    form.activated.emit(form.currentIndex())
+    assert widget.box.cost.text().startswith("45 chunks" if coarser == "computed" else "36 chunks")
+    click(widget.run_bar.run)
+    session = widget.session
+    qtbot.waitUntil(lambda: session.job.state is JobState.DONE, timeout=WAIT)
+    group = zarr.open_group(session.job.resolved.target, mode="r")
+    arrays = sorted(group.array_keys())
+    assert len(arrays) >= expected
+    if coarser == "computed":
+        assert np.array_equal(group["1"][:], 255 - fine[::2, ::2])
+    if coarser == "derived":
+        assert group["1"].shape == (48, 48)
+    assert (len(arrays) == 1) == (coarser == "none")
+    qtbot.waitUntil(widget.run_bar.bar.isHidden, timeout=WAIT)
+    click(widget.run_bar.open)
+    shown = viewer.layers[-1].data
+    shown = shown[0] if viewer.layers[-1].multiscale else shown
+    assert np.array_equal(np.asarray(shown), 255 - fine)

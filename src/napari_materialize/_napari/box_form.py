@@ -40,6 +40,8 @@ if TYPE_CHECKING:
 
 __all__ = ["BoxForm"]
 
+COARSER = (("No coarser levels", "none"), ("Computed", "computed"), ("By halving", "derived"))
+
 
 class BoxForm(QWidget):
     """Chooses the session's level and box."""
@@ -59,6 +61,15 @@ class BoxForm(QWidget):
         self.level.setToolTip("The level that is computed and written; 0 is the finest")
         self.level.activated.connect(lambda row: self._session.change(level=row))
         self._form.addRow("Level", self.level)
+        self.coarser = narrow_combo(COARSER)
+        self.coarser.setToolTip(
+            "Coarser levels that are written along, so that the result is quick to look at: "
+            "computed as the view shows them, or made of what is written, by halving"
+        )
+        self.coarser.activated.connect(
+            lambda _row: self._session.change(coarser=self.coarser.currentData())
+        )
+        self._form.addRow("Coarser", self.coarser)
         layout.addLayout(self._form)
         layout.addLayout(self._buttons())
         self._ranges = narrow_form()
@@ -155,7 +166,10 @@ class BoxForm(QWidget):
         sizes = TIMES.join(map(str, plan.box.shape))
         size = size_text(lengths, level.axes)
         self.written.say(f"Writes {box_text(level, plan.box)}\n{sizes} voxels{DOT}{size}")
-        self.cost.say(f"{count_text(plan.chunks, 'chunk')}, {bytes_text(plan.nbytes)} uncompressed")
+        chunks = sum(each.chunks for each in state.plans)
+        nbytes = sum(each.nbytes for each in state.plans)
+        more = ", and what is halved" if state.intent.coarser == "derived" else ""
+        self.cost.say(f"{count_text(chunks, 'chunk')}, {bytes_text(nbytes)} uncompressed{more}")
 
     def _show_levels(self, state: Resolved) -> None:
         view = state.view or state.chain.base
@@ -166,6 +180,7 @@ class BoxForm(QWidget):
             for number, text in enumerate(texts):
                 self.level.addItem(text, number)
         choose(self.level, state.intent.level)
+        choose(self.coarser, state.intent.coarser)
         self.level.setEnabled(len(rows) > 1)
 
     def _show_sliders(self, state: Resolved, hidden: Sequence[int]) -> None:

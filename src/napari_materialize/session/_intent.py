@@ -7,7 +7,7 @@ change since the last time is taken over, so that typing a number opens no file 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from napari_materialize.errors import InputError
 from napari_materialize.ops import Op, create
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from napari_materialize.view import View
 
 __all__ = ["Chain", "Intent", "OpChoice", "follow"]
+
+type Coarser = Literal["none", "computed", "derived"]
 
 type OpChoice = Op | str | tuple[str, Mapping[str, Any]]
 """An op, its text, or its name with parameters that may be wrong still."""
@@ -50,6 +52,10 @@ class Intent:
 
     level: int = 0
     """Which level is written."""
+
+    coarser: Coarser = "none"
+    """Whether coarser levels are written along with it: ``computed``, as the view has them, or
+    ``derived`` from it by halving."""
 
     box: Box | None = None
     """Voxels of level ``box_level``; None for the whole level."""

@@ -50,6 +50,9 @@ class Resolved:
     plan: LevelPlan | None = None
     """What will be written: ``box`` in voxels of ``level``, ``chunks``, ``nbytes``."""
 
+    plans: tuple[LevelPlan, ...] = ()
+    """The same for every level that is computed, `plan` first."""
+
     corners: Corners | None = None
     """The written box in the world, along the view's axes."""
 
@@ -135,19 +138,26 @@ def resolve(intent: Intent, chain: Chain | None = None) -> Resolved:
         return Resolved(intent, chain, problems, target=target)
     try:
         options = _options(intent, chain.view)
-        (plan,) = plan_levels(chain.view, options)
+        plans = plan_levels(chain.view, options)
     except InputError as error:
         problems["level" if isinstance(error, LevelError) else "box"] = str(error)
         return Resolved(intent, chain, problems, target=target)
     problems |= _output_problems(chain.view, options, target)
+    plan = plans[0]
     corners = chain.view.levels[plan.level].world_corners(plan.box)
     on_source = _source_corners(chain, chain.view.levels[plan.level], corners)
-    return Resolved(intent, chain, problems, plan, corners, on_source, target, options)
+    return Resolved(
+        intent, chain, problems, plan, tuple(plans), corners, on_source, target, options
+    )
 
 
 def _options(intent: Intent, view: View) -> Options:
+    computed: int | tuple[int, ...] = intent.level
+    if intent.coarser == "computed" and 0 <= intent.level < len(view.levels):
+        computed = tuple(range(intent.level, len(view.levels)))
     return Options(
-        levels=intent.level,
+        levels=computed,
+        pyramid="auto" if intent.coarser == "derived" else 0,
         box=_view_box(intent, view),
         box_level=intent.box_level,
         extent=intent.extent,

@@ -177,7 +177,7 @@ class Session:
         if state.plan is None:
             raise AssertionError("nothing is in the way and yet there is no plan")
         self._cancel, self._closed = threading.Event(), False
-        began = Progress(total=state.plan.chunks)
+        began = Progress(total=sum(each.chunks for each in state.plans))
         self._job = self._job.become(
             JobState.RUNNING, resolved=state, progress=began, receipt=None, reason=None
         )
@@ -264,6 +264,7 @@ def _materialize(
         view,
         target,
         levels=options.levels,
+        pyramid=options.pyramid,
         box=options.box,
         box_level=options.box_level,
         extent=options.extent,
