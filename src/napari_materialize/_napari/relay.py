@@ -23,6 +23,7 @@ class Relay(QObject):  # type: ignore[misc, unused-ignore]
     progress = Signal(object)
     finished = Signal(object)
     estimated = Signal()
+    opened = Signal()
 
     def on_progress(self, progress: object) -> None:
         """Pass on; in the job's thread."""
@@ -31,6 +32,10 @@ class Relay(QObject):  # type: ignore[misc, unused-ignore]
     def on_estimated(self) -> None:
         """Pass on; in a thread of its own."""
         self.estimated.emit()
+
+    def on_opened(self) -> None:
+        """Pass on; in a thread of its own."""
+        self.opened.emit()
 
     def on_finished(self, job: object) -> None:
         """Pass on; in the job's thread."""

@@ -137,6 +137,9 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         self.session.finished.connect(self._relay.on_finished)
         self._relay.estimated.connect(self.estimate.show_answer)
         self.session.estimated.connect(self._relay.on_estimated)
+        self.session.opens_apart = True
+        self._relay.opened.connect(self.session.take_opened)
+        self.session.opened.connect(self._relay.on_opened)
         self.box.draw_asked.connect(self._draw)
         self.box.view_asked.connect(self._take_view)
         self.run_bar.run_asked.connect(self._run)

@@ -19,12 +19,14 @@ from napari_materialize.errors import MaterializeError, OptionError
 from napari_materialize.session._estimating import Estimating
 from napari_materialize.session._intent import Intent, follow
 from napari_materialize.session._job import Job, JobState, Pace, Progress
+from napari_materialize.session._opening import Opening, looks_first
 from napari_materialize.session._resolve import Resolved, resolve
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from napari_materialize.estimate import Estimate
+    from napari_materialize.session._intent import Chain
     from napari_materialize.view import View
 
 __all__ = ["Session"]
@@ -45,6 +47,9 @@ class Session:
     ----------
     engine : Engine, optional
         What computes. If left out, the session makes one when it is first needed and closes it.
+    opens_apart : bool
+        Whether ops that look at the image first, as models do, are opened in a thread of their own.
+        Whoever says so listens to `opened`.
     clock : callable
         Seconds that never go back, for rate and time left.
 
@@ -70,8 +75,15 @@ class Session:
     estimated = Signal()
     """`estimate`, or `estimate_problem`, is there; emitted in a thread of its own."""
 
+    opened = Signal()
+    """Ops that took long are there: call `take_opened`; emitted in a thread of its own."""
+
     def __init__(
-        self, engine: Engine | None = None, clock: Callable[[], float] = time.monotonic
+        self,
+        engine: Engine | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        *,
+        opens_apart: bool = False,
     ) -> None:
         self._engine, self._owns = engine, engine is None
         self._clock = clock
@@ -83,6 +95,10 @@ class Session:
         self._thread: threading.Thread | None = None
         self._closed = False
         self._estimating = Estimating(self._tell_estimate)
+        self.opens_apart = opens_apart
+        """Whether ops that look at the image first are opened in a thread of their own."""
+        self._opening = Opening(self._tell_opened)
+        self._last = self._chain
 
     # ------------------------------------------------------------------ what is
 
@@ -137,13 +153,28 @@ class Session:
             fields = {**fresh, "box_axes": None, "target": None, **fields}
         self._intent = replace(self._intent, **fields)
         if any(name in fields for name in _REOPEN):
-            self._chain = follow(self._intent, self._chain)
+            self._follow(self._last)
         self.refresh()
 
     def reopen(self) -> None:
         """Open the source again: it changed where it is."""
-        self._chain = follow(self._intent, replace(self._chain, base=None))
+        self._follow(replace(self._last, base=None))
         self.refresh()
+
+    def take_opened(self) -> None:
+        """Go on with ops that were opened in the background, if they are still asked for."""
+        chain = self._opening.take()
+        if chain is not None and not self._closed:
+            self._chain = self._last = chain
+            self.refresh()
+
+    def _follow(self, previous: Chain) -> None:
+        """Open what is asked for, taking over what did not change."""
+        if self.opens_apart and any(map(looks_first, self._intent.ops)):
+            self._chain = self._opening.begin(self._intent, previous)
+        else:
+            self._opening.drop()
+            self._chain = self._last = follow(self._intent, previous)
 
     def refresh(self) -> None:
         """Resolve anew: the disk may have changed."""
@@ -204,6 +235,7 @@ class Session:
         """
         self._closed = True
         self._estimating.drop()
+        self._opening.drop()
         self.cancel()
         thread = self._thread
         if thread is not None and thread.is_alive() and thread is not threading.current_thread():
@@ -234,6 +266,10 @@ class Session:
             ended = JobState.ABORTED if receipt.aborted else JobState.DONE
             self._job = self._job.become(ended, receipt=receipt)
         self._emit(self.finished, self._job)
+
+    def _tell_opened(self) -> None:
+        if not self._closed:
+            self.opened.emit()
 
     def _tell_estimate(self) -> None:
         if not self._closed:
