@@ -281,7 +281,9 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
     def showEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
         """Watch the window that the widget has come to, to ask before it closes in mid-job."""
         super().showEvent(event)
-        self.closing.watch(self.window())
+        window = self.window()
+        if window is not None:
+            self.closing.watch(window)
 
     def hideEvent(self, event: Any) -> None:  # noqa: N802 - Qt's name
         """Notice the whole window closing; a hidden dock or tab goes on working."""
