@@ -24,6 +24,10 @@ type Index = tuple[int, ...]
 """Integers along the axes of an array, C order: a chunk's place in its grid, or a shape."""
 
 
+_LISTED = 4096
+"""Numbers along all axes of which tuples are made; beyond it they are counted one by one."""
+
+
 def _integers(values: Sequence[int], place: str) -> Index:
     """Check that ``values`` are whole numbers and return them as Python integers."""
     try:
@@ -214,7 +218,7 @@ class ChunkGrid:
             return Box(*((tuple(map(operator.floordiv, box.start, self.chunks)),) * 2))
         return Box._sure(
             tuple(map(operator.floordiv, box.start, self.chunks)),
-            tuple(-(-high // c) for high, c in zip(box.stop, self.chunks, strict=True)),
+            tuple(map(_up, box.stop, self.chunks)),
         )
 
     def round_out(self, box: Box) -> Box:
@@ -237,13 +241,25 @@ class ChunkGrid:
         )
 
 
+def _up(stop: int, size: int) -> int:
+    """Return how many whole sizes cover ``stop``."""
+    return -(-stop // size)
+
+
 def _odometer(ranges: Sequence[Sequence[int]]) -> Iterator[Index]:
-    """Walk the combinations, last fastest, without making lists of them as `product` does."""
+    """Walk the combinations, last fastest."""
+    # `product` makes a tuple of each range first, and is many times as fast
+    if sum(map(len, ranges)) <= _LISTED:
+        return itertools.product(*ranges)
+    return _walked(ranges)
+
+
+def _walked(ranges: Sequence[Sequence[int]]) -> Iterator[Index]:
     if not ranges:
         yield ()
         return
     *outer, last = ranges
-    for head in _odometer(outer):
+    for head in _walked(outer):
         for at in last:
             yield (*head, at)
 
