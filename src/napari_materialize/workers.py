@@ -168,7 +168,7 @@ class ManualWorkers:
 
     def step(self, lane: str | None = None) -> bool:
         """Run the oldest work of a lane, or of the first lane that has any; False if none has."""
-        for name, works in self._waiting.items():
+        for name, works in list(self._waiting.items()):  # another thread may add a lane meanwhile
             if works and lane in (None, name):
                 after = works.popleft()()
                 if after is not None:
