@@ -19,6 +19,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,7 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Return one record for each run."""
     records = []
+    begun = int(time.time())
     children = {name: Child(name, log) for name in systems}
     try:
         for case in chosen:
@@ -163,10 +165,8 @@ def measure(
                     found = child.run(case, source, out)
                     size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
                     shutil.rmtree(out, ignore_errors=True)
-                    records.append(
-                        {"case": case.name, "system": child.name, "voxels": case.bytes}
-                        | {"size": size, **found}
-                    )
+                    about = {"case": case.name, "system": child.name, "round": f"{begun}/{number}"}
+                    records.append({**about, "voxels": case.bytes, "size": size, **found})
     finally:
         for child in children.values():
             child.end()
@@ -175,13 +175,13 @@ def measure(
 
 def rates(
     records: list[dict[str, Any]], case: str, system: str, clock: str = "seconds"
-) -> list[float]:
+) -> dict[str, float]:
     """Return MB of voxels per second of each round; by wall time, or per CPU second."""
-    return [
-        each["voxels"] / 1e6 / each[clock]
+    return {
+        each["round"]: each["voxels"] / 1e6 / each[clock]
         for each in records
         if each["case"] == case and each["system"] == system and clock in each
-    ]
+    }
 
 
 ENDS = ("of the limit", "of the limit, per CPU second", "of chunkmirage", "of the best peer")
@@ -199,7 +199,7 @@ def table(records: list[dict[str, Any]]) -> str:
         cpu = [rates(records, case, name, "cpu") for name in ("ours", "limit")]
         best = max(
             (name for name in PEERS if found.get(name)),
-            key=lambda name, of=found: statistics.median(of[name]),
+            key=lambda name, of=found: statistics.median(of[name].values()),
             default="",
         )
         cells = [_cell(found[name]) for name in columns]
@@ -211,19 +211,20 @@ def table(records: list[dict[str, Any]]) -> str:
     return "\n".join(lines)
 
 
-def _cell(values: list[float]) -> str:
+def _cell(values: dict[str, float]) -> str:
     if not values:
         return "-"
-    middle, digits = statistics.median(values), 1 if max(values) < 10 else 0
-    return f"{middle:.{digits}f} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+    found = sorted(values.values())
+    digits = 1 if found[-1] < 10 else 0
+    middle = statistics.median(found)
+    return f"{middle:.{digits}f} ({found[0]:.{digits}f} to {found[-1]:.{digits}f})"
 
 
-def _ratio(ours: list[float] | None, other: list[float] | None) -> str:
-    """Return the median of the ratios of the same rounds."""
-    if not ours or not other:
-        return "-"
-    pairs = [a / b for a, b in zip(ours, other, strict=False)]
-    return f"{statistics.median(pairs):.2f}"
+def _ratio(ours: dict[str, float] | None, other: dict[str, float] | None) -> str:
+    """Return the median of the ratios of the rounds that both took part in."""
+    ours, other = ours or {}, other or {}
+    pairs = [ours[name] / other[name] for name in ours if name in other]
+    return f"{statistics.median(pairs):.2f}" if pairs else "-"
 
 
 def main() -> None:
