@@ -79,7 +79,7 @@ def small(case: Case) -> Case:
     shape = tuple(
         min(total, max(2 * n, 96)) for n, total in zip(case.chunks, case.shape, strict=True)
     )
-    return replace(case, shape=(4, *shape[1:]) if case.chunks[0] == 1 else shape)
+    return replace(case, shape=(16, *shape[1:]) if case.chunks[0] == 1 else shape)
 
 
 def expected(case: Case, source: Path) -> np.ndarray:
