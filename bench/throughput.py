@@ -22,7 +22,7 @@ import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 HERE = Path(__file__).resolve().parent
 # `queue.py` beside this file must not be taken for the standard library's
@@ -31,6 +31,9 @@ sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE]
 import numpy as np  # noqa: E402
 
 from _cases import LOW, SIGMA, Case, cases, make_source  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 OURS = ("ours", "limit", "command line")
 PEERS = ("chunkmirage", "tensorstore", "zarrista", "ngff-zarr", "zarr-python", "dask")
@@ -139,9 +142,8 @@ def check(case: Case, name: str, out: Path, wanted: np.ndarray, sizes: dict[str,
 
 def measure(
     chosen: list[Case], systems: list[str], rounds: int, folder: Path, log: Path
-) -> list[dict[str, Any]]:
-    """Return one record for each run."""
-    records = []
+) -> Iterator[dict[str, Any]]:
+    """Walk the runs, a record for each."""
     begun = int(time.time())
     children = {name: Child(name, log) for name in systems}
     try:
@@ -166,11 +168,10 @@ def measure(
                     size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
                     shutil.rmtree(out, ignore_errors=True)
                     about = {"case": case.name, "system": child.name, "round": f"{begun}/{number}"}
-                    records.append({**about, "voxels": case.bytes, "size": size, **found})
+                    yield {**about, "voxels": case.bytes, "size": size, **found}
     finally:
         for child in children.values():
             child.end()
-    return records
 
 
 def rates(
@@ -247,14 +248,16 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=place) as run:
         for made in place.glob("*.zarr"):  # images are made once
             (Path(run) / made.name).symlink_to(made)
-        records = measure(chosen, systems, asked.rounds, Path(run), place / "throughput.log")
+        records = []
+        if asked.into is not None and asked.into.exists():
+            records = json.loads(asked.into.read_text())
+        for each in measure(chosen, systems, asked.rounds, Path(run), place / "throughput.log"):
+            records.append(each)
+            if asked.into is not None:  # what was measured is not lost when a later run fails
+                asked.into.write_text(json.dumps(records, indent=0))
         for made in Path(run).glob("*.zarr"):
             if not made.is_symlink():
                 made.rename(place / made.name)
-    if asked.into is not None:
-        before = json.loads(asked.into.read_text()) if asked.into.exists() else []
-        records = before + records
-        asked.into.write_text(json.dumps(records, indent=0))
     print(table(records))
 
 
