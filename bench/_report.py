@@ -89,6 +89,9 @@ def main() -> None:
         f"Ours: {named(about['ours'])}. Peers: {named(about['peers']) or 'none'}.",
         "",
     ]
+    remarks = HERE / "remarks.md"  # written by hand, of the run that the page is of
+    if remarks.exists():
+        lines += [remarks.read_text().strip(), ""]
     document: dict[str, Any] = {"machine": about}
     for name, title in TITLES.items():
         records = results / f"{name}.json"
