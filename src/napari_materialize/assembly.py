@@ -82,6 +82,9 @@ class Assembly:
         self._region = region.relative_to(self._offset)
         self._pieces = pieces
         self._fill = fill
+        self._whole = region
+        # where both are cut alike a part is a piece
+        self._same = parts == pieces and not any(self._offset) and parts.round_out(region) == region
         self._partial: dict[Index, _Partial] = {}
         self._lost: set[Index] = set()
 
@@ -103,6 +106,10 @@ class Assembly:
             Voxels of the parts' array, whole pieces: only those are made. For a part that comes
             more than once.
         """
+        if self._same and within in (None, self._whole):
+            if index not in self._lost and self._wants(index):
+                yield Made(index, block)
+            return
         origin, inside = self._place(index, within)
         for target in self._pieces.covering(inside):
             if target in self._lost or not self._wants(target):

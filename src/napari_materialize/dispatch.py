@@ -151,18 +151,26 @@ class Dispatch:
         self._ask(claim, stage, background, priority, pool)
         return None
 
-    def release(self, claim: ChunkClaim) -> None:
-        """Take a claim back: unpin what was held for it, drop what nobody waits for any more."""
+    def release(self, claim: ChunkClaim) -> bool:
+        """Take a claim back: unpin what was held for it, drop what nobody waits for any more.
+
+        Returns
+        -------
+        bool
+            Whether something may start for it that could not before.
+        """
         for claims in self._cancels.values():
             claims.discard(claim)
         if claim not in self._tickets:
-            return
+            return False
         ticket = self._tickets.pop(claim)
         if ticket is None:
             self.cache.unpin(claim.key)
-            return
+            return False
         self._claims.pop(ticket, None)
         self._drop(self.queue.release(ticket))
+        # with every slot taken nothing can begin, and the next end looks anyway
+        return not self.queue.full(COMPUTE)
 
     def retry(self, claim: ChunkClaim, stage: Stage) -> None:
         """Put a failed chunk, for a client's claim, back in line, and its failed inputs.
@@ -274,11 +282,6 @@ class Dispatch:
             job.pinned = [part for part in job.pinned if part in keep]
             job.failed = [part for part in job.failed if part in keep]
             self._drop(self.queue.trim(key, keep))
-
-    @property
-    def busy(self) -> bool:
-        """Whether every slot for computing is taken."""
-        return self.queue.full(COMPUTE)
 
     def wanted(self, members: Sequence[ChunkKey]) -> bool:
         """Whether anybody still waits for one of them."""

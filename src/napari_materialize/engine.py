@@ -1,7 +1,6 @@
-"""The engine: where a view, the queue and the cache meet. The only lock, the only owner of threads.
+"""The engine: where a view, the queue and the cache meet, as everybody sees it.
 
-The lock is held while `demand.Queue` and `cache.ChunkCache` are asked and told things, and never
-while something is computed, read, written or called back.
+What is asked of it is asked of a `Dispatch` under the lock of its `Runner`, which owns the threads.
 """
 
 from __future__ import annotations
@@ -9,20 +8,19 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections import deque
 from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from napari_materialize.blocks import BLOCK_BYTES, BlockLimits
 from napari_materialize.cache import MIB, ChunkState, Event, Pool
-from napari_materialize.claims import ChunkClaim, failure
-from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
+from napari_materialize.claims import ChunkClaim
+from napari_materialize.dispatch import COMPUTE, READ, Dispatch
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.figures import figures, snapshot
-from napari_materialize.ops import Abandoned
+from napari_materialize.runner import BACKGROUND, WRITE, Runner
 from napari_materialize.uses import first_region
-from napari_materialize.workers import DaemonWorkers, Next, Workers
+from napari_materialize.workers import DaemonWorkers, Workers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -42,14 +40,8 @@ __all__ = ["Engine"]
 RELEASED_AT_A_TIME = 64
 """Claims that are released under the lock at a time."""
 
-QUICK_READ = 3e-4
-"""Seconds below which several reads are done by one thread, since handing over takes as long."""
-
 MAKE_WAY = 1e-4
 """Seconds that whoever releases many claims leaves to a client that asks."""
-
-BACKGROUND, WRITE = "background", "write"
-"""Lanes of threads beside the queue's, for background computation and for encoding and storing."""
 
 
 class Engine:
@@ -107,24 +99,24 @@ class Engine:
             if value < 1:
                 raise OptionError(f"engine: {name} must be at least 1, got {value}")
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
-        self._lock = threading.Lock()
         limits = BlockLimits(block_seconds, block_bytes, max(1, self.slots - 1))
-        self._new_dispatch = partial(
-            Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, limits
-        )
-        self._dispatch = self._new_dispatch()
-        self._seconds = {READ: 0.0, COMPUTE: 0.0}
-        self._counts = {READ: 0, COMPUTE: 0, "failures": 0}
-        self._closed = False
-        self._arriving = 0
-        self._inside = threading.local()
-        # a client's chunk is computed by the thread that read the last of its inputs
+        new_dispatch = partial(Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, limits)
+        # a client's chunk is computed by the thread that read the last of its inputs, and all that
+        # is background work's by threads of its own
+        threads = readers + self.slots
         lanes: dict[str | tuple[str, ...], int] = {
-            (READ, COMPUTE): readers + self.slots,
-            BACKGROUND: self.slots,
+            (READ, COMPUTE): threads,
+            BACKGROUND: threads,
             WRITE: max(2, cores),
         }
-        self._workers: Workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
+        workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
+        self._runner = Runner(new_dispatch, workers)
+        self._lock = self._runner.lock
+        self._arriving = 0
+
+    @property
+    def _dispatch(self) -> Dispatch:
+        return self._runner.dispatch
 
     # ------------------------------------------------------------------ asking
 
@@ -192,10 +184,10 @@ class Engine:
                 self._check_open()
                 ask = partial(self._dispatch.claim, background=background, priority=priority)
                 given = [ask(claim, view.stages[-1], cancel=cancel) for claim in claims]
-                starts = self._start()
+                starts = self._runner.start()
         finally:
             self._arriving -= not background
-        self._hand_over([outcome for outcome in given if outcome is not None], starts)
+        self._runner.hand_over([outcome for outcome in given if outcome is not None], starts)
         return claims
 
     def release_all(self, claims: Iterable[ChunkClaim]) -> None:
@@ -207,8 +199,8 @@ class Engine:
                 for claim in some:
                     self._dispatch.release(claim)
                 # what these would have been followed by may be about to be released too
-                starts = [] if left else self._start()
-            self._hand_over([], starts)
+                starts = [] if left else self._runner.start()
+            self._runner.hand_over([], starts)
             for claim in some:
                 claim.tell_released()
             self._make_way()
@@ -248,7 +240,7 @@ class Engine:
         """
         from napari_materialize.job import materialize
 
-        if getattr(self._inside, "op", False):
+        if self._runner.in_op:
             raise OptionError(
                 "materialize: cannot be called from inside an op of the same engine, whose slot it "
                 "would wait for; write the view first, and use what is written as a source"
@@ -263,9 +255,12 @@ class Engine:
 
         return estimate(self, view, where, **options)
 
-    def run_writer(self, work: Callable[[], None]) -> None:
-        """Run work that encodes and stores in the engine's threads for it, which take no slots."""
-        self._workers.submit(WRITE, work)
+    def run_writer(self, work: Callable[[], None], *, quick: bool = False) -> None:
+        """Run work that encodes and stores in the engine's threads for it, which take no slots.
+
+        Where it is ``quick``, a thread of background work that asks for it does it itself, at once.
+        """
+        self._runner.write(work, quick=quick)
 
     def remember(self, view: View, level: int, place: WrittenChunks) -> None:
         """Let clients read chunks of a view back from where a job writes them; see `written`."""
@@ -305,8 +300,8 @@ class Engine:
         with self._lock:
             self._check_open()
             self._dispatch.retry(claim, view.stages[-1])
-            starts = self._start()
-        self._hand_over([], starts)
+            starts = self._runner.start()
+        self._runner.hand_over([], starts)
         claim.add_done_callback(ChunkClaim.release)
 
     def forget_failures(self, view: View) -> None:
@@ -345,7 +340,7 @@ class Engine:
         """Return counts of what waits, runs, was dropped, found, computed and is held, as JSON."""
         with self._lock:
             taken = snapshot(self._dispatch)
-            counts, seconds = dict(self._counts), dict(self._seconds)
+            counts, seconds = dict(self._runner.counts), dict(self._runner.seconds)
         return {
             **figures(taken),
             "read": counts[READ],
@@ -358,20 +353,13 @@ class Engine:
 
     def close(self) -> None:
         """End the engine: whoever waits gets `EngineClosed`; what runs is not waited for."""
-        with self._lock:
-            if self._closed:
-                return
-            self._closed = True
-            waiting = self._dispatch.take_all()
-            self._dispatch = self._new_dispatch()  # and with the old one all that was kept
-        self._workers.close()
-        for claim in waiting:
+        for claim in self._runner.close():
             claim._finish(None, EngineClosed("the engine was closed before the chunk was there"))
 
     @property
     def closed(self) -> bool:
         """Whether the engine was closed."""
-        return self._closed
+        return self._runner.closed
 
     def __enter__(self) -> Self:
         return self
@@ -380,7 +368,7 @@ class Engine:
         self.close()
 
     def _check_open(self) -> None:
-        if self._closed:
+        if self._runner.closed:
             raise EngineClosed("the engine is closed; make a new one")
 
     # ------------------------------------------------------------------ inside
@@ -388,110 +376,11 @@ class Engine:
     def _release(self, claim: ChunkClaim) -> None:
         """Take a claim back; called by `ChunkClaim.release`."""
         with self._lock:
-            self._dispatch.release(claim)
-            # with every slot taken nothing can begin, and the next end looks anyway
-            starts = [] if self._dispatch.busy else self._start()
-        self._hand_over([], starts)
+            starts = self._runner.start() if self._dispatch.release(claim) else []
+        self._runner.hand_over([], starts)
         self._make_way()
 
     def _make_way(self) -> None:
         """Let a client that waits for the lock have it; a loop of releases would win each time."""
         if self._arriving:
             time.sleep(MAKE_WAY)
-
-    def _start(self) -> list[Start]:
-        return [] if self._closed else self._dispatch.start()
-
-    def _hand_over(self, outcomes: Sequence[Outcome], starts: Sequence[Start]) -> None:
-        """Run what started and tell who waited; without the lock."""
-        quick = [start for start in starts if self._is_quick(start)]
-        if quick:
-            self._workers.submit(READ, partial(self._go, quick))
-        for start in starts:
-            if start not in quick:
-                self._workers.submit(*self._work(start))
-        self._tell(outcomes)
-
-    def _is_quick(self, start: Start) -> bool:
-        """Whether it is a read that takes about as long as to hand it to another thread."""
-        if start.stage.lane != READ:
-            return False
-        seconds = self._dispatch.pace.expected(start.stage, start.members[0].level, start.asked)
-        return seconds is not None and seconds < QUICK_READ
-
-    def _work(self, start: Start) -> Next:
-        lane = BACKGROUND if _in_background(start) else start.stage.lane
-        return lane, partial(self._go, [start])
-
-    def _go(self, starts: Sequence[Start]) -> Next | None:
-        """Run what started, one after the other, in a worker; return what it may go on with."""
-        line = deque(starts)
-        while line:
-            after = self._run(line.popleft())
-            if after is None:
-                continue
-            if not line:
-                return self._work(after)
-            if self._is_quick(after):
-                line.append(after)
-            else:
-                self._workers.submit(*self._work(after))
-        return None
-
-    def _tell(self, outcomes: Sequence[Outcome]) -> None:
-        for claim, value, error in outcomes:
-            claim._finish(value, error)
-        given_up = self._dispatch.given_up
-        while given_up:
-            try:
-                claim = given_up.popleft()
-            except IndexError:  # another thread told the last one
-                break
-            claim.tell_released()
-
-    def _run(self, start: Start) -> Start | None:
-        """Compute or read; return what started then that the same thread may go on with."""
-        if self._closed:
-            return None
-        stage, key = start.stage, start.members[0]
-
-        def abandoned() -> bool:
-            with self._lock:
-                return not self._dispatch.wanted(start.members)
-
-        began = time.perf_counter()
-        results: dict[Index, np.ndarray] | None = None
-        error: BaseException | None = None
-        try:
-            self._inside.op = True
-            results = stage.compute(key.level, start.asked, self._inputs(start), abandoned)
-        except Abandoned:
-            pass
-        except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
-            error = failure(stage.title, key, cause)
-        finally:
-            self._inside.op = False
-        seconds = time.perf_counter() - began
-        with self._lock:
-            if self._closed:
-                return None
-            self._seconds[stage.lane] += seconds
-            self._counts[stage.lane] += results is not None
-            self._counts["failures"] += error is not None
-            outcomes = self._dispatch.finish(start, results, error, seconds)
-            starts = self._start()
-        mine = next((s for s in starts if _in_background(s) == _in_background(start)), None)
-        self._hand_over(outcomes, [other for other in starts if other is not mine])
-        return mine
-
-    def _inputs(self, start: Start) -> dict[Index, np.ndarray]:
-        # Handed straight on: a local variable in `_run` would outlive a failure in its traceback.
-        with self._lock:
-            if not self._dispatch.wanted(start.members):
-                raise Abandoned
-            return self._dispatch.inputs(start.members[0])
-
-
-def _in_background(start: Start) -> bool:
-    """Whether it is run in the threads of background work: a read never is."""
-    return start.background and start.stage.lane == COMPUTE

@@ -292,6 +292,9 @@ def walk_blocks(box: Box, axes: Sequence[bool]) -> Iterator[Index]:
     [(0, 0), (0, 1), (0, 2), (1, 0)]
     """
     plain = [range(low, high) for low, high in zip(box.start, box.stop, strict=True)]
+    if not any(axes):
+        yield from _odometer(plain)
+        return
     outer = [[0] if marked else values for values, marked in zip(plain, axes, strict=True)]
     side = 1 << max((stop - 1).bit_length() for stop in (*box.stop, 1) if stop > 0)
     for place in _odometer(outer):

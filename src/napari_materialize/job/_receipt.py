@@ -72,8 +72,8 @@ class Tally:
     ----------
     chunks : int
         How many there are.
-    changed : threading.Condition
-        Guards the counts, and is notified of every change.
+    guard : threading.Condition
+        Guards the counts.
     on_failure : callable
         Called with the error of each chunk that failed, without the condition held.
     found : int
@@ -83,13 +83,13 @@ class Tally:
     def __init__(
         self,
         chunks: int,
-        changed: threading.Condition,
+        guard: threading.Condition,
         on_failure: Callable[[ChunkError], None],
         found: int = 0,
     ) -> None:
         self._chunks = chunks
         self._found = found
-        self._changed = changed
+        self._guard = guard
         self._on_failure = on_failure
         self._written = self._skipped = self._bytes = 0
         self._failed = 0
@@ -97,24 +97,21 @@ class Tally:
 
     def stored(self, chunks: int, size: int) -> None:
         """Take note of a file with some chunks in it."""
-        with self._changed:
+        with self._guard:
             self._written += chunks
             self._bytes += size
-            self._changed.notify_all()
 
     def skipped(self) -> None:
         """Take note of a chunk of nothing but the fill value."""
-        with self._changed:
+        with self._guard:
             self._skipped += 1
-            self._changed.notify_all()
 
     def failed(self, level: int, index: Index, error: ChunkError) -> None:
         """Take note of a chunk that failed."""
-        with self._changed:
+        with self._guard:
             self._failed += 1
             if len(self._failures) < MOST_FAILURES:
                 self._failures.append(Failure(level, index, str(error)))
-            self._changed.notify_all()
         self._on_failure(error)
 
     def progress(self) -> dict[str, int]:
@@ -130,7 +127,7 @@ class Tally:
 
     def receipt(self, seconds: float, *, aborted: bool) -> Materialized:
         """Say what was done."""
-        with self._changed:
+        with self._guard:
             return Materialized(
                 chunks=self._chunks,
                 written=self._written,

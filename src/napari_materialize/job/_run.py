@@ -34,8 +34,16 @@ if TYPE_CHECKING:
 
 __all__ = ["Run"]
 
+QUICK_WRITE = 5e-4
+"""Seconds below which a chunk is written by the thread that computed it."""
+
+SLOWER = 0.05
+"""The share that a write has in what is remembered of them, unless it was a faster one: that many
+threads wait for each other makes nothing slow."""
+
 POLL = 0.02
-"""Seconds between looks at the cancel event, which nobody else can wait for."""
+"""Seconds between looks at the cancel event, which nobody else can wait for, and between two
+reports of progress."""
 
 GRACE = 0.15
 """Seconds that an aborted job waits for the writes under way."""
@@ -79,6 +87,8 @@ class Run:
         self._arrived = 0
         """Chunks that are there, or failed, and not dealt with yet."""
         self._feeders: set[int] = set()
+        self._pace = 1.0
+        """Seconds that a chunk takes to write, as measured; at first more than any does."""
         found = plan.chunks - todo.chunks
         self._tally = Tally(todo.chunks, self._changed, self._note, found)
         self.seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
@@ -122,7 +132,7 @@ class Run:
             over = False
             while not over:
                 with self._changed:
-                    if self._tally.progress() == told and not self._over():
+                    if not self._over():
                         self._changed.wait(POLL)
                     over, now = self._over(), self._tally.progress()
                 if now != told and self._plan.options.on_progress is not None:
@@ -258,7 +268,7 @@ class Run:
                 self._changed.notify_all()
                 return
             self._arrived += 1
-        self._service.run_writer(partial(self._deal, unit, claim))
+        self._service.run_writer(partial(self._deal, unit, claim), quick=self._pace < QUICK_WRITE)
         self._feed()
 
     def _deal(self, unit: _Unit, claim: ChunkClaim) -> None:
@@ -266,9 +276,12 @@ class Run:
         with self._changed:
             writes = not self._stop.is_set()
             self._writing += writes
+        began = time.perf_counter()
         try:
             if writes:
                 self._take(unit, claim)
+                took = time.perf_counter() - began
+                self._pace = min(took, self._pace + SLOWER * (took - self._pace))
         except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
             self._fail(error)
         finally:
@@ -279,7 +292,8 @@ class Run:
                 self._writing -= writes
                 if not self._writing:
                     call, self._when_quiet = self._when_quiet, None
-                self._changed.notify_all()
+                if self._stop.is_set() or self._over():
+                    self._changed.notify_all()
         if call is not None:
             call()
         self._feed()

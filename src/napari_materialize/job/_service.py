@@ -52,8 +52,8 @@ class ChunkService(Protocol):
     def remember(self, view: View, level: int, place: WrittenChunks) -> None:
         """Let clients read chunks of a view back from where they are written."""
 
-    def run_writer(self, work: Callable[[], None]) -> None:
-        """Run work that encodes and stores, soon, in a thread for it."""
+    def run_writer(self, work: Callable[[], None], *, quick: bool = False) -> None:
+        """Run work that encodes and stores, soon, in a thread for it, or at once if it is quick."""
 
     def forget_failures(self, view: View) -> None:
         """Take the view's chunks that failed for not asked yet, and what they are made of."""

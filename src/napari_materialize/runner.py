@@ -1,0 +1,248 @@
+"""Runs what is to start, in threads, and tells who waited. Owns the engine's lock.
+
+The lock is held while `Dispatch` is asked and told things, and never while something is computed,
+read, written or called back. What may start is the dispatch's to say; here it is only carried
+out: in which thread, several reads at a time, or one thing after the other without a hand-over.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+from napari_materialize.claims import failure
+from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
+from napari_materialize.ops import Abandoned
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    import numpy as np
+
+    from napari_materialize.claims import ChunkClaim
+    from napari_materialize.geometry import Index
+    from napari_materialize.workers import Next, Workers
+
+__all__ = ["BACKGROUND", "WRITE", "Runner"]
+
+QUICK = 3e-4
+"""Seconds below which a piece of work is not worth a thread of its own: to wake one takes a good
+part of that, and several threads with such work only take turns at Python's lock."""
+
+BACKGROUND, WRITE = "background", "write"
+"""Lanes of threads beside the queue's: background work has threads of its own, which the system
+may rank lower, and so has encoding and storing."""
+
+
+type _Given = dict[Index, np.ndarray] | BaseException
+
+
+class _End(NamedTuple):
+    start: Start
+    results: Mapping[Index, np.ndarray] | None
+    error: BaseException | None
+    seconds: float
+
+
+class Runner:
+    """Carries out what a dispatch starts.
+
+    Parameters
+    ----------
+    new_dispatch : callable
+        Makes the dispatch, and another that knows nothing once it is closed.
+    workers : Workers
+        Who runs the work, in the lanes of the queue and `BACKGROUND` and `WRITE`.
+    """
+
+    def __init__(self, new_dispatch: Callable[[], Dispatch], workers: Workers) -> None:
+        self.lock = threading.Lock()
+        """Guards everything that follows."""
+        self.dispatch = new_dispatch()
+        self.seconds = {READ: 0.0, COMPUTE: 0.0}
+        self.counts = {READ: 0, COMPUTE: 0, "failures": 0}
+        self.closed = False
+        self._new_dispatch = new_dispatch
+        self._workers = workers
+        self._here = threading.local()
+        self._line: deque[Start] = deque()
+        """Quick pieces of background work: one thread does them all, one after the other."""
+        self._line_lock = threading.Lock()
+        self._served = False
+        """Whether a thread does them now."""
+
+    @property
+    def in_op(self) -> bool:
+        """Whether the calling thread is inside an op."""
+        return getattr(self._here, "op", False)
+
+    def start(self) -> list[Start]:
+        """Start whatever may start now; the caller holds the lock."""
+        return [] if self.closed else self.dispatch.start()
+
+    def close(self) -> list[ChunkClaim]:
+        """End: nothing more is started; return the claims that still wait."""
+        with self.lock:
+            if self.closed:
+                return []
+            self.closed = True
+            waiting = self.dispatch.take_all()
+            self.dispatch = self._new_dispatch()  # and with the old one all that was kept
+        self._workers.close()
+        return waiting
+
+    def write(self, work: Callable[[], None], *, quick: bool = False) -> None:
+        """Run work that encodes and stores in the threads for it, which take no slots.
+
+        Where it is quick, and the thread is one of background work, it is run here and now.
+        """
+        if quick and getattr(self._here, "background", False):
+            work()
+        else:
+            self._workers.submit(WRITE, work)
+
+    # ------------------------------------------------------------------ handing over
+
+    def hand_over(self, outcomes: Sequence[Outcome], starts: Iterable[Start]) -> None:
+        """See to it that what started is run, and tell who waited; without the lock."""
+        together: list[Start] = []
+        for start in starts:
+            if not self._is_quick(start):
+                self._submit([start])
+            elif not start.background:
+                together.append(start)
+            elif self._put_in_line(start):
+                self._workers.submit(BACKGROUND, self._serve)
+        if together:
+            self._submit(together)
+        self._tell(outcomes)
+
+    def _submit(self, starts: list[Start]) -> None:
+        self._workers.submit(*self._work(starts))
+
+    def _work(self, starts: Sequence[Start]) -> Next:
+        lane = BACKGROUND if starts[0].background else starts[0].stage.lane
+        return lane, partial(self._go, starts)
+
+    def _is_quick(self, start: Start) -> bool:
+        """Whether it takes about as long as to hand it to another thread, and can be anywhere."""
+        if start.stage.lane != READ and not start.background:
+            return False
+        seconds = self.dispatch.pace.expected(start.stage, start.members[0].level, start.asked)
+        return seconds is not None and seconds < QUICK
+
+    def _tell(self, outcomes: Sequence[Outcome]) -> None:
+        for claim, value, error in outcomes:
+            claim._finish(value, error)
+        given_up = self.dispatch.given_up
+        while given_up:
+            try:
+                claim = given_up.popleft()
+            except IndexError:  # another thread told the last one
+                break
+            claim.tell_released()
+
+    # ------------------------------------------------------------------ quick work
+
+    def _put_in_line(self, start: Start) -> bool:
+        """Put quick background work in line; return whether the caller has to see to a thread."""
+        with self._line_lock:
+            self._line.append(start)
+            served, self._served = self._served, True
+        return not served
+
+    def _serve(self) -> None:
+        """Do the quick background work, until there is none."""
+        self._here.background = True
+        while True:
+            with self._line_lock:
+                if not self._line:
+                    self._served = False
+                    return
+                start = self._line.popleft()
+            after = self._run([start])
+            if after is None:
+                continue
+            if self._is_quick(after):
+                self._line.appendleft(after)
+            else:
+                self._submit([after])
+
+    # ------------------------------------------------------------------ running
+
+    def _go(self, starts: Sequence[Start]) -> Next | None:
+        """Run what started, in a worker; return what it may go on with."""
+        self._here.background = starts[0].background
+        after = self._run(starts)
+        if after is None:
+            return None
+        if after.background and self._is_quick(after) and self._is_quick(starts[0]):
+            # a chain of quick work, which is one thread's
+            return (BACKGROUND, self._serve) if self._put_in_line(after) else None
+        return self._work([after])
+
+    def _run(self, batch: Sequence[Start]) -> Start | None:
+        """Compute or read; return what started then that the same thread may go on with."""
+        with self.lock:
+            if self.closed:
+                return None
+            given = [self._inputs(start) for start in batch]
+        given.reverse()
+        ended = [self._compute(start, given) for start in batch]
+        with self.lock:
+            if self.closed:
+                return None
+            outcomes = [outcome for end in ended for outcome in self._finish(end)]
+            starts = self.start()
+        background = batch[0].background
+        mine = next((start for start in starts if start.background == background), None)
+        self.hand_over(outcomes, [other for other in starts if other is not mine])
+        return mine
+
+    def _inputs(self, start: Start) -> _Given:
+        """Return what a start is computed from, or what keeps it from that; with the lock."""
+        try:
+            if not self.dispatch.wanted(start.members):
+                raise Abandoned
+            return self.dispatch.inputs(start.members[0])
+        except BaseException as error:  # noqa: BLE001 - an op's, which was kept until now
+            return error
+
+    def _compute(self, start: Start, given: list[_Given]) -> _End:
+        """Compute or read; the inputs are the last ones given."""
+        stage, level = start.stage, start.members[0].level
+
+        def abandoned() -> bool:
+            with self.lock:
+                return not self.dispatch.wanted(start.members)
+
+        began = time.perf_counter()
+        results: Mapping[Index, np.ndarray] | None = None
+        error: BaseException | None = None
+        try:
+            self._here.op = True
+            # handed straight on: a local variable would outlive a failure in its traceback
+            results = stage.compute(level, start.asked, _voxels(given.pop()), abandoned)
+        except Abandoned:
+            pass
+        except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
+            error = failure(stage.title, start.members[0], cause)
+        finally:
+            self._here.op = False
+        return _End(start, results, error, time.perf_counter() - began)
+
+    def _finish(self, end: _End) -> list[Outcome]:
+        lane = end.start.stage.lane
+        self.seconds[lane] += end.seconds
+        self.counts[lane] += end.results is not None
+        self.counts["failures"] += end.error is not None
+        return self.dispatch.finish(*end)
+
+
+def _voxels(given: _Given) -> dict[Index, np.ndarray]:
+    if isinstance(given, BaseException):
+        raise given
+    return given
