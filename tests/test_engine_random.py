@@ -141,8 +141,10 @@ class EngineMachine(RuleBasedStateMachine):
     @invariant()
     def slots_and_budgets_hold(self):
         queue, cache = self.engine._dispatch.queue, self.engine._dispatch.cache
-        assert self.workers.waiting("compute") + self.workers.waiting("background") <= 2
-        assert self.workers.waiting("read") <= 2
+        for lane in ("compute", "read"):
+            assert sum(n for place, n in queue._running.items() if place[0] == lane) <= 2
+        handed = sum(map(self.workers.waiting, ("compute", "read", "background")))
+        assert handed <= sum(queue._running.values())
         for pool, limit in zip(
             (Pool.CHUNKS, Pool.STAGES, Pool.INPUTS), (100, 150, 200), strict=True
         ):
