@@ -128,6 +128,7 @@ class Pace:
 
         >>> pace = Pace(ended=10.0, cost=0.25)
         >>> pace.wait(now=10.125, interval=0.08), pace.wait(now=10.125, interval=0.08, last=True)
-        (0.375, 0.125)
+        (0.375, 0.0)
         """
-        return max(0.0, self.ended + (self.cost if last else max(interval, 2 * self.cost)) - now)
+        apart = self.cost / 2 if last else max(interval, 2 * self.cost)
+        return max(0.0, self.ended + apart - now)

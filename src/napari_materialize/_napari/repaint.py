@@ -38,6 +38,9 @@ __all__ = ["LiveLayer", "live_layer"]
 INTERVAL, INTERVAL_3D = 0.08, 0.25
 """Seconds between the end of one repaint and the next, at least; and at least twice its cost."""
 
+PATIENCE = 1.0
+"""Seconds after which a repaint that nothing was heard of holds up the next one no more."""
+
 LATE = 1.25
 """How much longer than it should take the last chunk of a picture is waited for."""
 
@@ -72,6 +75,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._told = False
         self._painted = 0
         self._due = math.inf
+        self._painting: float | None = None
         self._reported = False
         self._put_off_once = False
         self._timer = self._single_shot(self._repaint)
@@ -83,6 +87,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         # napari keeps the coarsest level of a two-dimensional pyramid for good once it has read it
         layer._level_materializer = None
         layer.events.visible.connect(self._on_visible)
+        layer.events.set_data.connect(self._on_painted)
         when_dropped(layer, self._give_up)
 
     def _single_shot(self, then: Callable[[], None]) -> QTimer:
@@ -251,10 +256,15 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         """See to it that what arrived is painted, in a while; the last of it sooner."""
         self._told = False  # what arrives from here on is told again
         self.changed.emit()
+        self._plan_repaint()
+
+    def _plan_repaint(self) -> None:
         if self._lease is None or self.reads.news == self._painted or self.reads.passing:
             return  # what is passed is painted by the next step, or when nothing moves any more
         now = time.monotonic()
         due = now + self._pace.wait(now, self._interval, last=self.reads.picture_over)
+        if self._painting is not None:
+            due = max(due, self._painting + PATIENCE)  # `_on_painted` comes sooner
         if not self._timer.isActive() or due < self._due:
             self._due = due
             self._timer.start(math.ceil(1000 * (due - now)))
@@ -289,12 +299,18 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._report(layer)
         settled = self.reads.settled
         if settled or not self.reads.complete:
-            began = time.monotonic()
+            self._painting = time.monotonic()
             layer.refresh(thumbnail=settled, highlight=False, extent=False)
-            self._pace.ended = time.monotonic()
-            self._pace.cost = max(self._pace.ended - began, self.reads.seconds)
             self.repaints += 1
         self.changed.emit()
+
+    def _on_painted(self) -> None:
+        """Learn what a repaint cost; where napari slices in a thread, that ends a while later."""
+        began, self._painting = self._painting, None
+        if began is not None:
+            self._pace.ended = time.monotonic()
+            self._pace.cost = max(self._pace.ended - began, self.reads.seconds)
+            self._plan_repaint()
 
     def _report(self, layer: Layer) -> None:
         """Tell the first failure of a layer, and only that."""
