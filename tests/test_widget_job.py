@@ -38,10 +38,13 @@ class Gate:
 
     def __init__(self) -> None:
         self.opened, self.entered = threading.Event(), threading.Event()
+        self.fails = False
 
     def __call__(self, block: np.ndarray) -> np.ndarray:
         self.entered.set()
         assert self.opened.wait(WAIT / 1000)
+        if self.fails:
+            raise ValueError("out of film")
         return block + 1
 
 
@@ -206,6 +209,17 @@ def test_a_window_that_closes_when_the_job_is_done(running: Any, qtbot: Any, clo
     assert len(running.asked) == 1
     target = session.job.resolved.target
     assert np.count_nonzero(zarr.open_array(f"{target}/0", mode="r")[:]) == np.prod(SHAPE)
+
+
+def test_a_window_stays_where_the_job_failed(running: Any, qtbot: Any) -> None:
+    session, running.answer = running.session, Answer.LATER
+    by_menu(running.window)
+    running.gate.fails = True
+    running.gate.opened.set()
+    qtbot.waitUntil(lambda: session.job.state is JobState.FAILED, timeout=WAIT)
+    qtbot.waitUntil(running.widget.run_bar.bar.isHidden, timeout=WAIT)
+    assert running.window.isVisible()
+    assert "out of film" in running.widget.run_bar.problem.text()
 
 
 def test_a_program_is_not_asked(running: Any, qtbot: Any) -> None:

@@ -13,6 +13,8 @@ import pytest
 
 import napari_materialize as nm
 from napari_materialize import Box
+from napari_materialize.stages import ChunkKey
+from napari_materialize.written import LEVELS, Places
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -196,6 +198,26 @@ def test_nothing_is_kept_alive(engine: Engine, tmp_path: Path) -> None:
     for _ in range(3):
         gc.collect()
     assert gone() is None
+
+
+def test_places_are_forgotten_in_the_end(engine: Engine) -> None:
+    class Shelf:
+        def holds(self, index: Any) -> bool:
+            return True
+
+        def read(self, index: Any) -> np.ndarray:
+            raise AssertionError("nobody asks")
+
+    stage = nm.open_view(np.zeros((4, 4), "u1"), ["invert"]).stages[-1]
+    places = Places()
+    for number in range(LEVELS + 1):
+        places.add(f"view {number}", 0, Shelf())
+    assert places.stage(stage, ChunkKey("view 0", 0, (0, 0))) is stage
+    assert places.stage(stage, ChunkKey("view 1", 0, (0, 0))) is not stage
+    places.add("view 1", 0, Shelf())  # written again: it is the last
+    places.add("one more", 0, Shelf())
+    assert places.stage(stage, ChunkKey("view 1", 0, (0, 0))) is not stage
+    assert places.stage(stage, ChunkKey("view 2", 0, (0, 0))) is stage
 
 
 def test_a_store_in_memory_is_not_read_back(engine: Engine, counted: Counted) -> None:

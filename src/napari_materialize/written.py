@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from napari_materialize.geometry import Box, Index
     from napari_materialize.stages import ChunkKey, Stage
 
-__all__ = ["PLACES", "Places", "WrittenChunks"]
+__all__ = ["LEVELS", "PLACES", "Places", "WrittenChunks"]
 
-PLACES = 32
-"""Places of a level that are remembered, the latest ones."""
+PLACES, LEVELS = 32, 256
+"""Places of a level, and levels of views, that are remembered: those written last."""
 
 
 class WrittenChunks(Protocol):
@@ -107,7 +107,11 @@ class Places:
 
     def add(self, identity: str, level: int, place: WrittenChunks) -> None:
         """Take note of a place where chunks of a view's level are being written."""
-        self._places.setdefault((identity, level), deque(maxlen=PLACES)).append(place)
+        known = self._places.pop((identity, level), None) or deque(maxlen=PLACES)
+        known.append(place)
+        self._places[identity, level] = known
+        if len(self._places) > LEVELS:
+            del self._places[next(iter(self._places))]
 
     def stage(self, stage: Stage, key: ChunkKey) -> Stage:
         """Return who is to make a chunk: who reads it where it was written, or ``stage``."""

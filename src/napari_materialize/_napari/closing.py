@@ -101,9 +101,10 @@ class Closing(QObject):  # type: ignore[misc, unused-ignore]
         return True
 
     def settle(self) -> None:
-        """Close the window if that was to wait for the job, which is over."""
+        """Close the window if that was to wait for the job, which is over; not if it failed."""
         later, self._later = self._later, None
-        if later is None or self._window is None:
+        failed = self._session.job.state is JobState.FAILED  # what went wrong is on the screen
+        if later is None or self._window is None or failed:
             return
         if later.quits:
             self._window.close(quit_app=True)
