@@ -1,7 +1,7 @@
 """How smooth a live layer is, and how soon its picture is complete, in a real window.
 
     ./dev bench stall                 # about six minutes
-    python bench/stall.py --full      # a minute of gestures each, every combination: hours
+    python bench/stall.py --full      # a minute of gestures each, every combination: an hour
     python bench/stall.py --only live --slicing sync --layer image --dims 2 --ms 60
     python bench/stall.py --coarse on off --seconds 20   # two minutes: with a coarser picture first
 
@@ -111,6 +111,7 @@ class Case:
         self.app = QApplication.instance()
         self.engine: Any = None
         self.cancel = threading.Event()
+        self.job: threading.Thread | None = None
         self.layer = getattr(self, f"_{args.only}")()
         self.layer.events.set_data.connect(self._on_refresh)
         self.viewer.dims.ndisplay = args.dims
@@ -161,9 +162,10 @@ class Case:
         op = nm.ops.Function(Slow(self.args.ms / 1000), dtype="u1", name="job", version="1")
         view = nm.open_view(np.ones((128,) * 3, "u1"), [op], chunks=(8, 8, 8))
         options = {"compression": None, "cancel": self.cancel}
-        threading.Thread(
+        self.job = threading.Thread(
             target=engine.materialize, args=(view, nm.MemoryStore()), kwargs=options, daemon=True
-        ).start()
+        )
+        self.job.start()
 
     # ------------------------------------------------------------------ looking
 
@@ -380,7 +382,9 @@ def one(args: argparse.Namespace) -> None:
         reads.COARSE_SHARE = math.inf
     case = Case(args)
     seen = case.run_changes(args.seconds) if args.coarse else case.run(args.seconds)
-    gaps = np.array(seen.gaps) * 1e3
+    if case.job is not None and not case.job.is_alive():
+        raise RuntimeError("the job was over before the gestures were")
+    gaps = np.array(seen.gaps or [math.nan]) * 1e3
     print(
         json.dumps(
             {
