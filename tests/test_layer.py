@@ -623,6 +623,9 @@ def test_pictures_that_fly_by_are_not_asked_for() -> None:
     reads.glance(0, live[3]._axes, PICTURE)  # read late: that nothing came meanwhile says nothing
     assert not reads.held(Group.PICTURE)
     assert pauses[-1] == 0.001
+    reads.go_on()  # called late: once more, when the window has heard what is there
+    assert reads.passing
+    assert pauses[-1] == 0.001
     reads.go_on()
     assert not reads.passing
     assert {index[0] for _, index in reads.held(Group.PICTURE)} == {3}
@@ -675,7 +678,7 @@ def test_steps_that_are_told_apart() -> None:
     assert moving.wait(0.0, "a", None) == 0  # nobody knows how long a chunk takes
     assert moving.wait(0.01, "b", None) == 0
     assert moving.wait(5.0, "c", 0.3) == 0  # from rest
-    assert moving.wait(5.02, "d", 0.3) == pytest.approx(0.025)
+    assert moving.wait(5.02, "d", 0.3) == pytest.approx(0.05)  # a hand's steps are that far apart
     assert moving.wait(5.08, "e", 0.3) == pytest.approx(0.075)
     assert moving.wait(5.10, "f", 0.3) == pytest.approx(0.075)  # the longest of the last steps
     assert moving.wait(5.15, "f", 0.3) == pytest.approx(0.025)
@@ -698,6 +701,24 @@ def test_a_step_is_heard_before_its_picture_is_read() -> None:
     moving.step(0.12)
     assert moving.left(0.13) == pytest.approx(0.04)
     assert moving.wait(0.2, "d", 0.06) == 0.001
-    assert moving.left(0.2) == 0
+    assert moving.left(0.2) == 0.001  # the window was busy: perhaps it has not heard of all
+    assert moving.left(0.201) == 0
     moving.step(0.4)
     assert moving.wait(0.41, "e", 0.06) == 0  # from rest again
+
+
+def test_a_window_that_is_busy_makes_steps_late() -> None:
+    """As in 3D, where painting may take a quarter of a second: steps come in bursts."""
+    moving = Moving()
+    assert moving.wait(0.0, "a", 0.06) == 0
+    moving.awake(0.25)
+    assert moving.wait(0.26, "b", 0.06) == pytest.approx(0.05)
+    assert moving.wait(0.261, "c", 0.06) == pytest.approx(0.05)
+    moving.awake(0.5)
+    moving.step(0.505)
+    assert moving.left(0.51) == pytest.approx(0.045)
+    assert moving.wait(0.51, "d", 0.06) == pytest.approx(0.045)
+    moving.awake(0.75)
+    assert moving.left(0.76) == 0.001  # what came while it was busy may not be heard yet
+    assert moving.left(0.762) == 0  # nothing came: it rests
+    assert moving.wait(1.0, "e", 0.06) == 0

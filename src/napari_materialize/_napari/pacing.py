@@ -18,6 +18,13 @@ than a chunk takes to wait at most."""
 A_MOMENT = 0.001
 """Seconds: as soon as the window has heard what is there to be heard."""
 
+HAND = 0.05
+"""Seconds between two steps of a hand, at most: what is read later came late. To wait less would
+take a hand for resting; and a window that is busy for longer has made its steps late itself."""
+
+BUSY = 0.02
+"""Seconds by which a window that is not busy does what is due."""
+
 STEPS = 3
 """Steps that are remembered: a hand is not even, and neither is a busy window."""
 
@@ -48,8 +55,13 @@ class Moving:
 
     def __init__(self) -> None:
         self._what: object = None
-        self._steps: deque[float] = deque(maxlen=STEPS + 1)
+        self._steps: deque[float] = deque(maxlen=STEPS)
+        """Seconds between the last steps."""
+        self._last = float("-inf")
+        self._awake = float("-inf")
         self._limit = 0.0
+        self._doubted = False
+        """Whether it was said since the last step that the window was busy."""
         self._heard = False
         """Whether a step was told of, and its picture was not read yet."""
         self._passing = False
@@ -62,8 +74,16 @@ class Moving:
         that the hand's pace cannot be told from them. A step that is told of nowhere counts when
         its picture is read.
         """
-        self._steps.append(now)
-        self._heard = True
+        late = HAND < self._awake - self._last < float("inf")
+        self._steps.append(now - (self._awake if late else self._last))
+        self._last, self._heard, self._doubted = now, True, False
+
+    def awake(self, now: float) -> None:
+        """Take note that the window has done what the last step brought, its painting too.
+
+        Where that takes long, as in 3D, the next step is there as soon as it is over, or it is not.
+        """
+        self._awake = now
 
     def wait(self, now: float, what: object, chunk_seconds: float | None) -> float:
         """Return how many seconds to wait before a picture is asked for; 0 to ask at once.
@@ -89,26 +109,38 @@ class Moving:
         return max(A_MOMENT, self._until_rest(now)) if self._passing else 0.0
 
     def left(self, now: float) -> float:
-        """Return how many seconds are left until nothing has moved for a while; 0 if it has not."""
+        """Return how many seconds are left until nothing has moved for a while; 0 if it has not.
+
+        Asked much later than it was to be, it says a moment, once: the window was busy, and what
+        moved meanwhile is there but not heard yet.
+        """
         seconds = self._until_rest(now)
-        self._passing = self._passing and seconds > 0
-        return seconds
+        if seconds or not self._passing:
+            return seconds
+        if now - self._last - self._pause() > BUSY and not self._doubted:
+            self._doubted = True
+            return A_MOMENT
+        self._passing = False
+        return 0.0
 
     def rest(self) -> None:
         """Forget the last picture: the next one comes from rest."""
         self._what, self._heard, self._passing = None, False, False
         self._steps.clear()
+        self._last = self._awake = float("-inf")
 
     def _until_rest(self, now: float) -> float:
         pause = self._pause()
-        due = self._steps[-1] + pause if pause <= self._limit else now
+        due = self._last + pause if pause <= self._limit else now
         return round(max(0.0, due - now), 6)
 
     def _pause(self) -> float:
         """Return a quarter more than the longest of the last steps; infinity from rest."""
-        steps = [after - before for before, after in itertools.pairwise(self._steps)]
-        together = itertools.takewhile(lambda step: LONGER * step <= self._limit, reversed(steps))
-        return LONGER * max(together, default=float("inf"))
+        together = itertools.takewhile(
+            lambda step: LONGER * step <= self._limit, reversed(self._steps)
+        )
+        longest = max(together, default=float("inf"))
+        return max(LONGER * longest, min(HAND, self._limit))
 
 
 @dataclass(slots=True)

@@ -173,6 +173,11 @@ class LayerReads(Holding):
         with self._lock:
             self._moving.step(self._clock())
 
+    def awake(self) -> None:
+        """Take note that the window has done what the last step brought."""
+        with self._lock:
+            self._moving.awake(self._clock())
+
     def go_on(self) -> None:
         """Ask for the picture that was put off, if there is one and nothing moves any more."""
         with self._lock:

@@ -80,6 +80,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._put_off_once = False
         self._timer = self._single_shot(self._repaint)
         self._pause_timer = self._single_shot(self._go_on)
+        self._awake_timer = self._single_shot(reads.awake)
         self._news.connect(self._plan, Qt.ConnectionType.QueuedConnection)
         self._pause.connect(self._put_off)
         reads.owner, reads.active = self, self._on_show
@@ -184,6 +185,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         """Give up every claim, repaint no more, and give a shared engine back."""
         self._timer.stop()
         self._pause_timer.stop()
+        self._awake_timer.stop()
         self._give_up()
         self._told = False
         self.changed.emit()
@@ -207,6 +209,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
 
     def _on_step(self) -> None:
         self.reads.moved()
+        self._awake_timer.start(0)  # over when what the step brings is done, and painted
 
     def _on_inserted(self, event: Any) -> None:
         """Take up a layer that was removed and comes back, and one that is a copy of this one."""
