@@ -534,6 +534,50 @@ def test_a_disk_that_is_full_is_named_and_going_on_completes(tmp_path):
     assert opened_sum(target) > 128 * 128 * 7
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A disk of a megabyte, where this system lets us have one."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(place)]
+    try:
+        allowed = subprocess.run(mount, capture_output=True, check=False).returncode == 0
+    except FileNotFoundError:
+        allowed = False
+    yield place if allowed else None
+    if allowed:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def test_a_small_disk_that_fills_is_named_and_going_on_completes(small_disk, tmp_path):
+    """Where nothing can be mounted, the test before this one has the limit of a file's size."""
+    if small_disk is None:
+        pytest.skip("mounting is not allowed here; a limit of the file's size stands for it")
+    view = open_view(volume((128, 128, 128)), chunks=(32, 32, 32))
+    materialize(view, tmp_path / "whole")
+    whole = chunks(files(tmp_path / "whole"))
+    ballast, target = small_disk / "ballast", small_disk / "out"
+    ballast.write_bytes(bytes(700_000))
+    options = {"box": Box((0, 0, 0), (32, 128, 128)), "existing": "resume"}
+    with Engine(slots=2) as engine:
+        told = engine.estimate(view, target, **options)
+        assert told.fits is False
+        with pytest.raises(ChunkError, match=r"disk/out/0/.*the disk is full"):
+            engine.materialize(view, target, **options)
+        left = files(target)
+        assert "writing" not in "".join(left)
+        assert all(left[path] == whole[path] for path in left if path in whole)
+        opened(target)
+        ballast.unlink()
+        done = engine.materialize(view, target, **options)
+    assert done.found > 0
+    assert done.written + done.found == 16
+    made = chunks(files(target))
+    assert {path: data for path, data in whole.items() if path.startswith("0/0/")} == {
+        path: data for path, data in made.items() if path.startswith("0/0/")
+    }
+
+
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EACCES])
 @pytest.mark.parametrize("on_error", ["raise", "collect"])
 def test_a_store_that_fails_is_gone_on_with_once_it_does_not(tmp_path, number, on_error):

@@ -13,6 +13,7 @@ import pytest
 from napari_materialize import Box, Engine, open_view
 from napari_materialize.cli import main
 from napari_materialize.errors import TargetError
+from napari_materialize.recipe import lasting_identity
 
 DOCUMENTS = (".zattrs", ".zmetadata", "zarr.json", "attributes.json")
 OPS = ["gaussian:sigma=1", "threshold:low=90"]
@@ -94,6 +95,76 @@ def test_what_is_damaged_is_named_and_mended(source, tmp_path, case, harm, capsy
     assert main(["verify", str(made), "--repair"]) == 0
     assert files(made) == before
     assert main(["verify", str(made)]) == 0
+
+
+ADDED = {
+    "files": {},
+    "shards": {"format": "zarr3", "shards": (2, 2, 2)},
+    "pyramid": {"pyramid": 2},
+    "shards, pyramid": {"format": "zarr3", "shards": (2, 2, 2), "pyramid": 2},
+    "n5": {"format": "n5", "pyramid": 1},
+}
+
+
+DOCUMENT = {
+    "files": ".zattrs", "shards": "zarr.json", "pyramid": ".zattrs", "shards, pyramid": "zarr.json",
+    "n5": "attributes.json",
+}  # fmt: skip
+
+
+def _document(made, case):
+    return (made / DOCUMENT[case]).read_bytes()
+
+
+def _record(document):
+    found = json.loads(document)
+    return found.get("attributes", found)["napari_materialize"]
+
+
+@pytest.mark.parametrize("case", ADDED)
+@pytest.mark.parametrize("harm", ["all", "first", "some"])
+def test_every_box_is_mended(source, tmp_path, case, harm, capsys):
+    """What several boxes share too: shards, and coarser chunks across them."""
+    made = tmp_path / "made"
+    for box in (
+        Box((0, 0, 0), (8, 30, 28)),
+        Box((8, 8, 0), (24, 30, 20)),
+        Box((4, 0, 0), (9, 9, 9)),
+    ):
+        written(source, made, box=box, existing="add", **ADDED[case])
+    before, record = files(made), _document(made, case)
+    paths = sorted(path for path in before if path.rpartition("/")[2].isdecimal())
+    for number, path in enumerate(paths):
+        if harm == "all" or number == 0 or (harm == "some" and number % 3 == 0):
+            (made / path).write_bytes(before[path][: number % 2 * 7])
+    assert main(["verify", str(made), "--repair"]) == 0, capsys.readouterr().err
+    assert files(made) == before
+    assert main(["verify", str(made)]) == 0
+    kept = [_record(each) for each in (record, _document(made, case))]
+    assert kept[0]["earlier"] == kept[1]["earlier"]
+    assert kept[0]["checks"] == kept[1]["checks"]
+
+
+def test_what_cannot_be_mended_is_listed_and_the_rest_is_mended(own, capsys):
+    place, made = own
+    before = files(made)
+    for path in before:
+        if path.rpartition("/")[2].isdecimal():
+            (made / path).unlink()
+    (place / "0" / "0" / "0" / "0").write_bytes(b"damaged")
+    document = json.loads((made / ".zattrs").read_bytes())
+    identity = lasting_identity(open_view(place, OPS))
+    document["napari_materialize"]["view"]["identity"] = identity  # as if it had been so then
+    (made / ".zattrs").write_text(json.dumps(document))
+    assert main(["verify", str(made), "--repair", "--json"]) == 1
+    told = capsys.readouterr()
+    report = json.loads(told.out.splitlines()[-1])
+    assert report["failures"]
+    assert all("0/0/0" in reason or "damaged" in reason for reason in report["failures"])
+    assert "failed" in told.err
+    again = {path: data for path, data in files(made).items() if path in before}
+    assert len(again) > len(before) // 2
+    assert all(before[path] == data for path, data in again.items())
 
 
 def test_what_is_no_result_is_refused(source, tmp_path, capsys):

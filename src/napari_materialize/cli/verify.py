@@ -5,6 +5,8 @@ Owns the command and its listing. What is compared is `job`'s.
 
 from __future__ import annotations
 
+import signal
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,6 +21,7 @@ from napari_materialize.cli.outcome import (
     complain,
     conclude,
     say,
+    stopped_by,
 )
 from napari_materialize.cli.rerun import Models, Store, record_of
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-    from napari_materialize.job import Verdict
+    from napari_materialize.job import Materialized, Verdict
 
 __all__ = ["verify"]
 
@@ -58,9 +61,20 @@ def _verify(store: str, repair: bool, models: Sequence[str], as_json: bool, repo
     _tell(found, as_json, report)
     if found.is_whole or not repair:
         return DONE if found.is_whole else FAILED
-    _repair(store, record, models, found)
-    found = verify_result(store, record_of(store))
+    stopped = None
+    while not found.is_whole and stopped is None:
+        before = len(found.damaged) + found.unfinished
+        failures, stopped = _repair(store, record, models, found)
+        found = verify_result(store, record_of(store))
+        # a coarser chunk may wait for a finer one of another box, which is there by now
+        if len(found.damaged) + found.unfinished in (0, before):
+            break
+    for reason in failures[:SHOWN]:
+        complain(reason)
+    report["failures"] = failures
     _tell(found, as_json, report)
+    if stopped is not None:
+        return stopped_by(stopped)
     return DONE if found.is_whole else FAILED
 
 
@@ -84,19 +98,29 @@ def _tell(found: Verdict, as_json: bool, report: Report) -> None:
     say(line, err=as_json)
 
 
-def _repair(store: str, record: Mapping[str, Any], models: Sequence[str], found: Verdict) -> None:
-    from napari_materialize.cli.watch import materialize_watched
+def _repair(
+    store: str, record: Mapping[str, Any], models: Sequence[str], found: Verdict
+) -> tuple[list[str], int | None]:
+    """Make what is wrong, box by box; return why chunks failed, and the signal that stopped it."""
+    from napari_materialize.cli.watch import watched
     from napari_materialize.engine import Engine
-    from napari_materialize.errors import OptionError
-    from napari_materialize.job import recorded_jobs, recorded_view
+    from napari_materialize.job import carry_out, mend, recorded_jobs, recorded_view
     from napari_materialize.plan import Options, make_plan
 
-    if found.elsewhere:
-        raise OptionError(
-            "verify --repair: makes what the last job wrote, and what is damaged another job wrote "
-            "before it; run that box again with --existing add"
-        )
-    view = recorded_view(record, models)
-    options = {**recorded_jobs(record)[-1], "existing": "resume"}
+    view, damaged = recorded_view(record, models), set(found.damaged)
+    plans = [
+        make_plan(view, store, Options(**options, existing="resume", on_error="collect"))
+        for options in recorded_jobs(record)
+    ]
+
+    def work(told: Mapping[str, Any]) -> list[Materialized]:
+        told_plans = [replace(each, options=replace(each.options, **told)) for each in plans]
+        done = mend(engine, told_plans[:-1], damaged)
+        if not any(each.aborted for each in done):
+            done.append(carry_out(engine, told_plans[-1]))
+        return done
+
     with Engine(None, nice=0) as engine:
-        materialize_watched(engine, make_plan(view, store, Options(**options)), options)
+        done, number = watched(plans[-1], work)
+    failures = [each.reason for receipt in done for each in receipt.failures]
+    return failures, (number or signal.SIGINT) if done[-1].aborted else None

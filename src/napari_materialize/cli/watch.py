@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from napari_materialize.job import Materialized
     from napari_materialize.plan import Plan
 
-__all__ = ["Rate", "Stop", "materialize_watched"]
+__all__ = ["Rate", "Stop", "materialize_watched", "watched"]
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
@@ -164,9 +164,34 @@ def materialize_watched(
     KeyboardInterrupt
         At a second signal, before the job has come to its end.
     """
+
+    def work(told: Mapping[str, Any]) -> Materialized:
+        return engine.materialize(plan.view, plan.store, **options, **told)
+
+    done, number = watched(plan, work)
+    return done, number if done.aborted else None
+
+
+def watched[T](plan: Plan, work: Callable[[Mapping[str, Any]], T]) -> tuple[T, int | None]:
+    """Do some of what is planned, with the bar and the signals of a job.
+
+    Parameters
+    ----------
+    plan : Plan
+        How much there is.
+    work : callable
+        Is handed ``cancel`` and ``on_progress``.
+
+    Returns
+    -------
+    Any, int or None
+        What it returns; the signal that came.
+
+    Raises
+    ------
+    KeyboardInterrupt
+        At a second signal, before it has come to its end.
+    """
     stop = Stop()
     with _signals_to(stop), _bar(plan) as show:
-        done = engine.materialize(
-            plan.view, plan.store, **options, cancel=stop.event, on_progress=show
-        )
-    return done, stop.signal if done.aborted else None
+        return work({"cancel": stop.event, "on_progress": show}), stop.signal

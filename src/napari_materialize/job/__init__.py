@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from napari_materialize.errors import ChunkError, OptionError, StoreError
 from napari_materialize.job._again import recorded_jobs, recorded_view
 from napari_materialize.job._keeper import Keeper
+from napari_materialize.job._mend import mend
 from napari_materialize.job._opening import Opening, open_target, refuse_target
 from napari_materialize.job._receipt import Failure, Materialized
 from napari_materialize.job._record import Record
@@ -42,6 +43,7 @@ __all__ = [
     "Where",
     "carry_out",
     "materialize",
+    "mend",
     "planned",
     "recorded_jobs",
     "recorded_view",

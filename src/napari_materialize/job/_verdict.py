@@ -38,9 +38,6 @@ class Verdict:
     unfinished: int
     """Files that were never made, or failed."""
 
-    elsewhere: bool
-    """Whether some of the damaged ones are of an earlier job's box."""
-
     @property
     def is_whole(self) -> bool:
         """Whether nothing is wrong."""
@@ -66,15 +63,14 @@ def verify_result(where: str, record: Mapping[str, Any]) -> Verdict:
     sizes = dict(store.listing())
     documents = _documents(where, sizes, store)
     jobs = [record, *reversed(_earlier(record))]
-    verified, damaged, unfinished, elsewhere = 0, [], 0, False
+    verified, damaged = 0, []
     seen: list[set[str]] = []
-    for number, job in enumerate(jobs):
+    for job in jobs:
         each = _files(store, layout, job, sizes, seen)
         verified += each[0]
         damaged += each[1]
-        elsewhere = elsewhere or bool(number and each[1])
     unfinished = _unfinished(store, record)
-    return Verdict(verified, tuple(documents), tuple(damaged), unfinished, elsewhere)
+    return Verdict(verified, tuple(documents), tuple(damaged), unfinished)
 
 
 def _earlier(record: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -117,12 +113,14 @@ def _files(
         except ValueError as error:
             raise InputError(f"record: its checks cannot be read ({error})") from error
         ledger, found = summed(store, layout.chunk_key, position, said.files, sizes)
-        odd: set[Index] = set(found.differing(said))
-        for file in odd:
-            path = layout.chunk_key(position, file)
-            # what a later job wrote as well is what that one says
-            if not any(path in paths for paths in later) and (said.group == 1 or not later):
-                wrong.append(path)
+        odd: set[Index] = set()
+        for group in found.differing_groups(said):
+            odd.update(group)
+            paths = [layout.chunk_key(position, file) for file in group]
+            # what a later job wrote as well is what that one says, and of its neighbours that share
+            # a sum with it nobody knows
+            if not any(path in written for written in later for path in paths):
+                wrong += paths
         right += sum(file not in odd for file, _, _ in ledger.walk(FileState.WRITTEN))
         mine |= {
             layout.chunk_key(position, file)

@@ -96,15 +96,22 @@ class Sums:
 
     def differing(self, other: Sums) -> Iterator[Index]:
         """Walk the files of the groups that differ in another's sums over the same files."""
+        for group in self.differing_groups(other):
+            yield from group
+
+    def differing_groups(self, other: Sums) -> Iterator[list[Index]]:
+        """Walk the groups that differ in another's sums over the same files."""
         self._add_up()
         other._add_up()
         numbers = np.nonzero(self._values.astype(np.uint32) != other._values.astype(np.uint32))[0]
         counts = self.files.shape
         for number in numbers.tolist():
             first = number * self.group
+            group = []
             for linear in range(first, min(first + self.group, self.files.size)):
                 place = np.unravel_index(linear, counts)
-                yield tuple(map(operator.add, map(int, place), self.files.start))
+                group.append(tuple(map(operator.add, map(int, place), self.files.start)))
+            yield group
 
     def record(self) -> dict[str, Any]:
         """Return them as JSON values; `parse` reads them."""
