@@ -567,7 +567,7 @@ def test_a_small_disk_that_fills_is_named_and_going_on_completes(small_disk, tmp
         left = files(target)
         assert "writing" not in "".join(left)
         assert all(left[path] == whole[path] for path in left if path in whole)
-        opened(target)
+        assert open_view(target).levels[0].shape == (128, 128, 128)
         ballast.unlink()
         done = engine.materialize(view, target, **options)
     assert done.found > 0
