@@ -70,6 +70,18 @@ def test_a_block_may_lie_in_memory_as_it_likes(turned):
         np.testing.assert_array_equal(found, with_tensorstore(ids, factors, "mode"), strict=True)
 
 
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize("values", [2, 3, 99])
+@pytest.mark.parametrize("factors", [(2, 2, 2), (1, 2, 2), (2, 2, 1)])
+def test_bodies_and_what_is_no_body(dtype, values, factors):
+    # planes of two ids and of many: which way a voxel goes must not show
+    random = np.random.default_rng(values)
+    ids = random.integers(1, 1 + values, (24, 30, 34)).astype(dtype)
+    ids[:12] = np.where(random.random((12, 30, 34)) < 0.1, 5, 9)
+    expected = with_tensorstore(ids, factors, "mode")
+    np.testing.assert_array_equal(shrink(ids, factors, "mode"), expected, strict=True)
+
+
 def test_large_ids_survive():
     ids = np.array([[2**63 + 7, 2**63 + 7], [2**63 + 7, 1]], "u8")
     assert shrink(ids, (2, 2), "mode").tolist() == [[2**63 + 7]]

@@ -6,6 +6,7 @@ import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,12 @@ type Windows = tuple[tuple[float, float], ...]
 
 _LIBRARIES = ("numpy", "scipy", "zarr", "onnxruntime")
 """What had a hand in the voxels, if it was loaded."""
+
+
+@cache
+def _version() -> str:
+    # found by parsing a file, which takes longer than writing one
+    return version("napari-materialize")
 
 
 def _now() -> str:
@@ -101,7 +108,7 @@ class Record:
     ) -> dict[str, bytes]:
         plan, box = self._plan, self._plan.options.box
         record = {
-            "version": version("napari-materialize"),
+            "version": _version(),
             "libraries": {
                 name: sys.modules[name].__version__ for name in _LIBRARIES if name in sys.modules
             },
