@@ -118,6 +118,12 @@ class Wrong:
     hang: threading.Event | None = None
     """Waited for before the server is asked."""
 
+    headers: dict[str, str] = field(default_factory=dict)
+    """Of the answer."""
+
+    body: bytes = b""
+    """Of the answer."""
+
 
 @dataclass
 class Proxy:
@@ -177,8 +183,12 @@ def proxy_to(target: str) -> Iterator[Proxy]:
                 self.close_connection = True
                 if wrong.status:
                     self.send_response(wrong.status)
-                    self.send_header("Content-Length", "0")
+                    for name, value in wrong.headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(wrong.body)))
                     self.end_headers()
+                    if self.command != "HEAD":
+                        self.wfile.write(wrong.body)
                 return
             host = proxy.target.partition("://")[2]
             connection = http.client.HTTPConnection(host, timeout=30)

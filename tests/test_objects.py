@@ -114,6 +114,7 @@ def make_public(server: str, prefix: str) -> None:
 NO_URLS = [
     *("s3://", "http:///x", "s3://b/a//c", "s3://b/../c", "s3://b/a/.", "s3://b/a\\b", "s3://b/\0"),
     *("s3://k:s@b/x", "s3://b/x?secret=1", "http://h:port/x", "http://[::1/x", "gs://b//x"),
+    "https://h/a#hidden",
 ]
 
 
@@ -124,7 +125,7 @@ class TestURLs:
             ("s3://bucket/a b/µ%20?.zarr"[:-6], "s3://bucket/a b/µ%20", "a b/µ%20"),
             ("S3://Bucket_1/a.zarr/", "s3://Bucket_1/a.zarr", "a.zarr"),
             ("gs://bucket", "gs://bucket", ""),
-            ("https://me:pw@host:81/a%20b?x=1#y", "https://host:81/a b", "a b"),
+            ("https://me:pw@host:81/a%20b?x=1", "https://host:81/a b", "a b"),
             ("http://[::1]:80/x", "http://[::1]:80/x", "x"),
         ],
     )
@@ -397,6 +398,63 @@ class TestCredentials:
         with pytest.raises(AccessError, match="the environment, then no credentials") as caught:
             ObjectStore("s3://private/x").get("0")
         assert "hidden" not in str(caught.value)
+
+
+class TestRegion:
+    """A bucket in another region than the environment says, or than the first one there was."""
+
+    MALFORMED = (
+        b"<Error><Code>AuthorizationHeaderMalformed</Code><Message>the region 'us-east-1' is wrong"
+        b"</Message></Error>"
+    )
+
+    @staticmethod
+    def elsewhere(proxy: Proxy, wrong: Wrong, told: dict[str, str]) -> None:
+        """Let the buckets of a proxy be in the region ``eu-west-3``, as Amazon has it."""
+
+        def rule(method: str, _path: str, number: int) -> Wrong | None:
+            asked = proxy.headers[number].get("Authorization")
+            if asked is None and method == "HEAD":
+                return Wrong(403, headers=told)
+            return None if asked is not None and "/eu-west-3/s3/" in asked else wrong
+
+        proxy.rule = rule
+
+    @pytest.mark.parametrize("wrong", [Wrong(301), Wrong(400, body=MALFORMED)])
+    @pytest.mark.parametrize("named", ["us-east-1", None])
+    def test_it_is_found_out_by_one_request(
+        self,
+        proxy: Proxy,
+        stored: str,
+        monkeypatch: pytest.MonkeyPatch,
+        wrong: Wrong,
+        named: str | None,
+    ) -> None:
+        if named is None:
+            monkeypatch.delenv("AWS_REGION")
+            monkeypatch.delenv("AWS_DEFAULT_REGION", raising=False)
+        self.elsewhere(proxy, wrong, {"x-amz-bucket-region": "eu-west-3"})
+        view = nm.open_view(stored)
+        with nm.Engine(slots=2) as engine:
+            np.testing.assert_array_equal(engine.array(view, 0)[:], expected())
+        unsigned = [n for n, each in enumerate(proxy.headers) if "Authorization" not in each]
+        assert [proxy.asked[n] for n in unsigned] == [("HEAD", "/private")]
+
+    def test_writing_finds_it_too(self, proxy: Proxy, server: str) -> None:
+        self.elsewhere(proxy, Wrong(301), {"x-amz-bucket-region": "eu-west-3"})
+        done = nm.materialize(image(), "s3://private/moved.zarr", compression=None)
+        assert done.written == done.chunks
+        proxy.rule = lambda *_: None
+        np.testing.assert_array_equal(by_another(server, "private", "moved.zarr/0/"), VOXELS)
+
+    @pytest.mark.parametrize("told", [{}, {"x-amz-bucket-region": "no such/region?"}])
+    def test_a_server_that_does_not_say_is_told_what_to_set(
+        self, proxy: Proxy, stored: str, told: dict[str, str]
+    ) -> None:
+        self.elsewhere(proxy, Wrong(301), told)
+        with pytest.raises(SourceError, match="AWS_REGION"):
+            nm.open_view(stored)
+        assert proxy.counts()["HEAD"] == 1
 
 
 class TestWeb:

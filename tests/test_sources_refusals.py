@@ -92,7 +92,7 @@ def test_urls_are_refused_and_credentials_are_not_repeated(
     scheme: str, told: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("napari_materialize.sources.places.PATIENCE", Patience(retries=0))
-    message = refusal(f"{scheme}://user:secret@127.0.0.1:9/bucket/a.zarr?token=hidden#part")
+    message = refusal(f"{scheme}://user:secret@127.0.0.1:9/bucket/a.zarr?token=hidden")
     assert told in message
     for secret in ("user", "secret", "hidden"):
         assert secret not in message
@@ -100,10 +100,37 @@ def test_urls_are_refused_and_credentials_are_not_repeated(
 
 @pytest.mark.parametrize(
     "url",
-    ["file://elsewhere/a.zarr", "s3://[broken/x", "s3://", "http://", "gs://b/../x", "s3://b/a//c"],
+    [
+        "file://elsewhere/a.zarr",
+        "file://",
+        "file:///a%00b",
+        "s3://[broken/x",
+        "s3://",
+        "http://",
+        "gs://b/../x",
+        "s3://b/a//c",
+    ],
 )
 def test_urls_that_lead_nowhere(url: str) -> None:
     refusal(url)
+
+
+@pytest.mark.parametrize("name", ["h#1.zarr", "h?1.zarr", "50%23.zarr", "a b.zarr"])
+def test_a_name_that_a_url_has_to_write_otherwise(name: str, tmp_path: Path) -> None:
+    write(tmp_path, {f"{name}/.zarray": V2})
+    assert open_source(tmp_path / name).location == str(tmp_path / name)
+    assert open_source((tmp_path / name).as_uri()).location == str(tmp_path / name)
+    if "#" in name or "?" in name:
+        # taken apart by the rules of URLs it would be another place, and may be another image
+        write(tmp_path, {"h/.zarray": V2})
+        assert f"file://{(tmp_path / name).as_uri()[7:]}" in refusal(f"file://{tmp_path / name}")
+
+
+def test_the_fragment_of_a_web_address_is_not_cut_off() -> None:
+    message = refusal("http://me:secret@127.0.0.1:9/h#hidden.zarr")
+    assert "write # as %23" in message
+    assert "secret" not in message
+    assert "hidden" not in message
 
 
 def test_a_path_that_is_not_there(tmp_path: Path) -> None:

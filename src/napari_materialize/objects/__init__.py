@@ -13,6 +13,14 @@ from __future__ import annotations
 
 from napari_materialize.objects._answers import Patience
 from napari_materialize.objects._client import Found, Objects
-from napari_materialize.objects._urls import ObjectURL, is_object_url, parse_url
+from napari_materialize.objects._urls import ObjectURL, is_object_url, local_path, parse_url
 
-__all__ = ["Found", "ObjectURL", "Objects", "Patience", "is_object_url", "parse_url"]
+__all__ = [
+    "Found",
+    "ObjectURL",
+    "Objects",
+    "Patience",
+    "is_object_url",
+    "local_path",
+    "parse_url",
+]

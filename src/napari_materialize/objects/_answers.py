@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["Patience", "is_refused", "reason_of", "status_of"]
+__all__ = ["Patience", "is_elsewhere", "is_refused", "reason_of", "status_of"]
 
 _STATUS = re.compile(r"status code: (\d{3})")
 
@@ -71,6 +71,18 @@ def is_refused(error: Exception) -> bool:
     status = status_of(error)
     named = type(error).__name__ in ("PermissionDeniedError", "UnauthenticatedError")
     return named or status in ("401", "403") or (status == "400" and "Token" in str(error))
+
+
+def is_elsewhere(error: Exception) -> bool:
+    """Whether a bucket lies in another region than the one that was asked.
+
+    Amazon redirects what is not signed, without saying where to, and refuses a signature that names
+    the wrong region.
+    """
+    status, text = status_of(error), str(error)
+    if status == "400":
+        return "AuthorizationHeaderMalformed" in text or "IllegalLocation" in text
+    return status in ("301", "307", "308") or "redirect without LOCATION" in text
 
 
 _SAID = (

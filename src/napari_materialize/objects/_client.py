@@ -10,8 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from napari_materialize.errors import AccessError, StoreError
-from napari_materialize.objects._answers import Patience, is_refused, reason_of, status_of
-from napari_materialize.objects._credentials import Attempt, attempts
+from napari_materialize.objects._answers import (
+    Patience,
+    is_elsewhere,
+    is_refused,
+    reason_of,
+    status_of,
+)
+from napari_materialize.objects._credentials import Attempt, attempts, s3_endpoint
+from napari_materialize.objects._region import bucket_region
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable
@@ -52,6 +59,8 @@ class Objects:
         self._attempts: list[Attempt] | None = None
         self._clients: dict[int, Any] = {}
         self._settled: Attempt | None = None
+        self._region: str | None = None
+        """The region that was found out; empty once it was asked for in vain."""
         self._answered: set[bool] = set()
         """Whether a read, and whether a write, was let in."""
         self._hides: dict[str, bool] = {}
@@ -263,6 +272,7 @@ class Objects:
 
         changes = verb in ("writing", "removing")
         refusal: Exception | None = None
+        region = self._region
         ways = self._ways(changes)
         for way in ways:
             try:
@@ -278,6 +288,8 @@ class Objects:
             except StoreError:
                 raise
             except (BaseError, OSError, ValueError) as error:
+                if is_elsewhere(error) and self._moves(region):
+                    return self._ask(verb, key, ask, missing)
                 # none is told as the cause: its text may hold a signed URL
                 if is_refused(error):
                     refusal = error
@@ -301,7 +313,9 @@ class Objects:
         """Return the way that is let in, or all of them, the best first."""
         with self._lock:
             if self._attempts is None:
-                self._attempts = attempts(self.url, self.patience.client, self.patience.retry)
+                self._attempts = attempts(
+                    self.url, self.patience.client, self.patience.retry, self._region
+                )
             if self._settled is not None and changes in self._answered:
                 return [self._settled]
             return sorted(self._attempts, key=lambda way: way is not self._settled)
@@ -310,6 +324,21 @@ class Objects:
         with self._lock:
             self._settled = way
             self._answered.add(changes)
+
+    def _moves(self, asked: str | None) -> bool:
+        """Find out where a bucket lies that is not where it was asked for; whether that helps."""
+        with self._lock:
+            if self._region != asked:
+                return bool(self._region)  # another thread found out
+            if asked is not None or self.url.scheme != "s3":
+                return False
+            seconds = min(10.0, self.patience.silence)
+            self._region = bucket_region(self.url.host, s3_endpoint(), seconds) or ""
+            if self._region:
+                self._attempts, self._settled = None, None
+                self._clients.clear()
+                self._answered.clear()
+            return bool(self._region)
 
     def _drop(self, way: Attempt) -> None:
         """Forget a way that there turns out not to be; finding out took seconds."""

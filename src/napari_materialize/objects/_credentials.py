@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from napari_materialize.objects._urls import ObjectURL
 
-__all__ = ["Attempt", "attempts"]
+__all__ = ["Attempt", "attempts", "s3_endpoint"]
 
 _ROLES = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
@@ -52,15 +52,19 @@ class Attempt:
     """Whether there may be nothing to ask with."""
 
 
-def attempts(url: ObjectURL, client: Mapping[str, Any], retry: Mapping[str, Any]) -> list[Attempt]:
+def attempts(
+    url: ObjectURL, client: Mapping[str, Any], retry: Mapping[str, Any], region: str | None = None
+) -> list[Attempt]:
     """Return the ways to ask at ``url``, best first.
 
     Credentials that somebody put there come first and asking without any second. Where there are
-    none the machine's own role comes last, since finding that there is none takes seconds.
+    none the machine's own role comes last, since finding that there is none takes seconds. A
+    ``region`` that was found out goes before what the environment says.
     """
     options = {"client_options": dict(client), "retry_config": dict(retry)}
-    makers = {"s3": _s3, "gs": _gs}
-    return makers.get(url.scheme, _web)(url, options)
+    if url.scheme == "s3":
+        return _s3(url, options, region)
+    return (_gs if url.scheme == "gs" else _web)(url, options)
 
 
 def _web(url: ObjectURL, options: dict[str, Any]) -> list[Attempt]:
@@ -73,14 +77,21 @@ def _web(url: ObjectURL, options: dict[str, Any]) -> list[Attempt]:
     return [Attempt(asked, make)]
 
 
-def _s3(url: ObjectURL, options: dict[str, Any]) -> list[Attempt]:
+def s3_endpoint() -> str | None:
+    """Return the URL of the S3 server that is asked instead of Amazon's, if somebody named one."""
+    names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+    named = next((os.environ[name] for name in names if os.environ.get(name)), None)
+    return named or _profile().get("endpoint_url")
+
+
+def _s3(url: ObjectURL, options: dict[str, Any], region: str | None) -> list[Attempt]:
     profile = _profile()
     config: dict[str, Any] = {}
-    if not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
+    if region:
+        config["region"] = region
+    elif not (os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")):
         config["region"] = profile.get("region", "us-east-1")
-    endpoints = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    endpoint = next((os.environ[name] for name in endpoints if os.environ.get(name)), None)
-    if endpoint := endpoint or profile.get("endpoint_url"):
+    if endpoint := s3_endpoint():
         config["endpoint"] = endpoint
 
     def make(**more: Any) -> Callable[[], Any]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
+from urllib.request import url2pathname
 
-__all__ = ["ObjectURL", "is_object_url", "parse_url"]
+__all__ = ["ObjectURL", "is_object_url", "local_path", "parse_url"]
 
 SCHEMES = ("s3", "gs", "http", "https")
 """What is read; the first two are written to as well."""
@@ -91,6 +92,9 @@ def parse_url(text: str) -> ObjectURL:
         raise ValueError(f"it names no {'server' if web else 'bucket'}")
     user = parts.netloc.rpartition("@")[0]
     if web:
+        if "#" in text:
+            # browsers do not send it: another place than the one that was meant would be read
+            raise ValueError("it ends before the #: in a name, write # as %23")
         host = f"[{host}]" if ":" in host else host
         path, query = unquote(parts.path), parts.query
     else:
@@ -111,3 +115,39 @@ def parse_url(text: str) -> ObjectURL:
     if web and port is not None:
         host = f"{host}:{port}"
     return ObjectURL(scheme, host, path, f"{user}@" if user else "", f"?{query}" if query else "")
+
+
+def local_path(url: str) -> str:
+    """Return the path that a ``file:`` URL names on this machine, percent-decoded.
+
+    Raises
+    ------
+    ValueError
+        With a reason, if it names another machine, no path, or a query or fragment: an address
+        with ``?`` or ``#`` in a name has to be written otherwise, and is not cut there.
+
+    Examples
+    --------
+    >>> local_path("file:///tmp/a%20b%231.zarr")
+    '/tmp/a b#1.zarr'
+    >>> local_path("file:///tmp/b#1.zarr")
+    Traceback (most recent call last):
+        ...
+    ValueError: it must be a path alone, in which ? and # are written file:///tmp/b%231.zarr
+    """
+    rest = url.partition(":")[2]
+    if re.search("[?#]", rest):
+        better = rest.replace("?", "%3F").replace("#", "%23")
+        raise ValueError(f"it must be a path alone, in which ? and # are written file:{better}")
+    try:
+        parts = urlsplit(url)
+        host = (parts.hostname or "").lower()
+    except ValueError:
+        raise ValueError("it is malformed") from None
+    if host not in ("", "localhost"):
+        raise ValueError(
+            f"it must name this machine (file://{parts.path or '/folder'}), got the host {host!r}"
+        )
+    if not parts.path.strip("/"):
+        raise ValueError("it must be a path alone, as in file:///folder")
+    return url2pathname(parts.path)

@@ -7,6 +7,7 @@ what leads out of a container. It knows no format: `folder` says which documents
 from __future__ import annotations
 
 import os
+import re
 import stat
 import sys
 import urllib.parse
@@ -15,7 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from napari_materialize.errors import AccessError, SourceError, StoreError
-from napari_materialize.objects import Found, Objects, Patience, is_object_url, parse_url
+from napari_materialize.objects import (
+    Found,
+    Objects,
+    Patience,
+    is_object_url,
+    local_path,
+    parse_url,
+)
 from napari_materialize.sources.rules import one_line
 
 if TYPE_CHECKING:
@@ -360,35 +368,42 @@ def place_of(what: str | os.PathLike[str]) -> Place:
                 f"source: of this {text.partition(':')[0].lower()}:// URL {error}; correct it"
             ) from None
         return RemotePlace(Objects(url.at(""), PATIENCE), url.path)
-    if "://" in text:
-        text = _local_part(text)
+    if _FILE.match(text):
+        try:
+            text = local_path(text)
+        except ValueError as error:
+            raise SourceError(f"source: of this file:// URL {error}; correct it") from None
+    elif "://" in text:
+        raise _unknown_kind(text)
+    else:
+        text = os.path.expanduser(text)  # noqa: PTH111 (an unknown ~user stays)
     try:
-        folder = Path(os.path.expanduser(text)).resolve()  # noqa: PTH111 (an unknown ~user stays)
-    except (OSError, RuntimeError) as error:
+        folder = Path(text).resolve()
+    except (OSError, RuntimeError, ValueError) as error:
         raise SourceError(
             f"source: a path to a folder, got one that leads nowhere ({one_line(error)}); check it"
         ) from error
     return LocalPlace(folder)
 
 
-def _local_part(url: str) -> str:
+_FILE = re.compile("file:/", re.IGNORECASE)
+
+
+def _unknown_kind(url: str) -> SourceError:
     try:
         parts = urllib.parse.urlsplit(url)
         host = parts.hostname or ""
-    except ValueError as error:
-        raise SourceError(
+    except ValueError:
+        return SourceError(
             "source: a path or a file://, s3://, gs:// or http(s):// URL, got a malformed one; "
             "correct it"
-        ) from error
-    if parts.scheme != "file" or host not in ("", "localhost"):
-        # Without user, password and query: those can be credentials.
-        raise SourceError(
-            "source: folders of this machine and file://, s3://, gs:// and http(s):// URLs are "
-            f"read, got {parts.scheme}://{host}{parts.path}; copy it to this machine, or open its "
-            "array with a library and pass that"
         )
-    path = urllib.parse.unquote(parts.path)
-    return path.lstrip("/") if os.name == "nt" else path
+    # without user, password and query: those can be credentials
+    return SourceError(
+        "source: folders of this machine and file://, s3://, gs:// and http(s):// URLs are "
+        f"read, got {parts.scheme}://{host}{parts.path}; copy it to this machine, or open its "
+        "array with a library and pass that"
+    )
 
 
 def around(place: Place) -> Iterator[Place]:

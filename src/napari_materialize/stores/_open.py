@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from urllib.parse import urlsplit
-from urllib.request import url2pathname
 
 from napari_materialize.errors import TargetError
-from napari_materialize.objects import is_object_url
+from napari_materialize.objects import is_object_url, local_path
 from napari_materialize.stores._directory import DirectoryStore
 from napari_materialize.stores._objects import ObjectStore
 from napari_materialize.stores._places import WritableStore
@@ -66,20 +64,9 @@ def open_store(where: str | os.PathLike[str] | WritableStore) -> WritableStore:
             f"target: {scheme}:// URLs cannot be written to; give a folder's path, a file://, "
             "s3:// or gs:// URL, or an object with a method put(path, data)"
         )
-    return DirectoryStore(_path_of(where))
-
-
-def _path_of(url: str) -> str:
-    """Return the path that a ``file://`` URL names on this machine."""
-    parts = urlsplit(url)
-    if parts.netloc.lower() not in {"", "localhost"}:
-        raise TargetError(
-            f"target: a file:// URL must name this machine (file:///folder), got the host "
-            f"{parts.netloc!r}"
-        )
-    if parts.query or parts.fragment or not parts.path.strip("/"):
-        raise TargetError(
-            "target: a file:// URL must be a path alone, with ? and # written %3F and %23, got "
-            f"{url!r}"
-        )
-    return url2pathname(parts.path)
+    try:
+        return DirectoryStore(local_path(where))
+    except ValueError as error:
+        if isinstance(error, TargetError):
+            raise
+        raise TargetError(f"target: of this file:// URL {error}; correct it") from None
