@@ -431,6 +431,15 @@ def test_info_says_what_an_image_is(image: np.ndarray, capfd: Capture) -> None:
     assert "made by" not in ended.out
 
 
+def test_info_counts_the_chunks_of_a_shard(image: np.ndarray, capfd: Capture) -> None:
+    options = ("--format", "zarr3", "--shards", "2,1,2", "--level", "0")
+    assert here(capfd, "run", "image.zarr", "sharded.zarr", *options).code == 0
+    ended = here(capfd, "info", "sharded.zarr", "--op", "threshold:low=9")
+    assert "gzip:6; in shards of 2 x 1 x 2 chunks (16 x 8 x 16 voxels)" in ended.out
+    (stored,) = here(capfd, "info", "sharded.zarr", "--json").result["storage"]
+    assert (stored["shards"], stored["chunks_per_shard"]) == ([16, 8, 16], [2, 1, 2])
+
+
 def test_info_as_json(image: np.ndarray, capfd: Capture) -> None:
     found = here(capfd, "info", "image.zarr", "--op", "threshold:low=9", "--json").result
     assert found["kind"] == "mask"

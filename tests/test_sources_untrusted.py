@@ -298,6 +298,9 @@ def test_levels_whose_scales_contradict_their_shapes_are_told(
     assert source.levels[1].scale == (8, 2)
     assert notice in here(capfd, "info", str(folder)).out
     assert here(capfd, "info", str(folder), "--json").result["notices"] == [notice]
+    ended = here(capfd, "run", str(folder), str(tmp_path / "out.zarr"), "--json")
+    assert ended.code == 0
+    assert f"notice: {notice}" in ended.err
     right = write(tmp_path / "b.zarr", image(scaled("0", [1, 1]), scaled("1", [2, 2])))
     assert open_source(right).notices == ()
 

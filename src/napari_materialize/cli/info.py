@@ -123,13 +123,26 @@ def _format(source: Mapping[str, Any]) -> str:
     return named if version is None else f"{named} (zarr v{version})"
 
 
+def _shards(stored: Mapping[str, Any]) -> str:
+    """Say how large a shard is, in chunks as the option ``--shards`` does, and in voxels.
+
+    Examples
+    --------
+    >>> _shards({"shards": [64, 128], "chunks_per_shard": [2, 2]})
+    '2 x 2 chunks (64 x 128 voxels)'
+    """
+    voxels = f"{_product(stored['shards'])} voxels"
+    counts = stored.get("chunks_per_shard")
+    return voxels if counts is None else f"{_product(counts)} chunks ({voxels})"
+
+
 def _stored(storage: Sequence[Mapping[str, Any]]) -> list[str]:
     """Say how levels are stored, once if all alike."""
     texts = []
     for each in storage:
         parts = [each["format"], ", ".join(each["codecs"])]
         if each.get("shards"):
-            parts.append(f"in shards of {_product(each['shards'])}")
+            parts.append(f"in shards of {_shards(each)}")
         if each.get("byte_order") == "big":
             parts.append("big-endian")
         if each.get("order") == "F":

@@ -168,6 +168,7 @@ def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) 
     asked.check_built()
     slots = asked.slot_count
     view = asked.view()
+    tell_notices(view)
     options = asked.options(view)
     plan = _plan(view, asked.out, options)
     report |= {
@@ -199,6 +200,12 @@ def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) 
         return stopped_by(signal_number or signal.SIGINT)
     _tell_failures(done)
     return PARTLY_FAILED if done.failed else DONE
+
+
+def tell_notices(view: View) -> None:
+    """Say what is odd about a source, for a person who will not look at it with ``info``."""
+    for notice in getattr(view.source, "notices", ()):
+        complain(f"notice: {notice}")
 
 
 def _plan(view: View, out: str, options: Mapping[str, Any]) -> Plan:

@@ -23,7 +23,8 @@ def storage_of(node: Node, path: str) -> dict[str, Any]:
     dict
         ``path``, ``format`` (``"zarr v2"``, ``"zarr v3"`` or ``"N5"``),
         ``codecs`` (names in the order in which voxels went through them) and, where they say
-        something, ``byte_order``, ``order`` and ``shards`` (voxels of a file).
+        something, ``byte_order``, ``order``, ``shards`` (voxels of a file) and
+        ``chunks_per_shard``.
     """
     found: dict[str, Any] = {"path": path}
     document = node.document
@@ -46,9 +47,13 @@ def storage_of(node: Node, path: str) -> dict[str, Any]:
     if isinstance(shard, dict):
         grid = document.get("chunk_grid")
         settings = grid.get("configuration") if isinstance(grid, dict) else None
-        found["shards"] = settings.get("chunk_shape") if isinstance(settings, dict) else None
-        inner = shard.get("configuration")
-        inner = inner.get("codecs") if isinstance(inner, dict) else None
+        outer = settings.get("chunk_shape") if isinstance(settings, dict) else None
+        found["shards"] = outer
+        inside = shard.get("configuration")
+        if isinstance(inside, dict):
+            counts = _counts(outer, inside.get("chunk_shape"))
+            found |= {} if counts is None else {"chunks_per_shard": counts}
+        inner = inside.get("codecs") if isinstance(inside, dict) else None
         listed = inner if isinstance(inner, list) else []
     names = [_named(each) for each in listed if _name(each) not in ("bytes", "transpose")]
     for each in listed:
@@ -58,6 +63,16 @@ def storage_of(node: Node, path: str) -> dict[str, Any]:
         if _name(each) == "transpose":
             found["order"] = "F"
     return found | {"codecs": names or ["raw"]}
+
+
+def _counts(outer: Any, inner: Any) -> list[int] | None:
+    """Return how many chunks a shard has along each axis, if its sizes are what they should be."""
+    sizes = [outer, inner]
+    if not all(isinstance(each, list) and all(isinstance(n, int) for n in each) for each in sizes):
+        return None
+    if len(outer) != len(inner) or any(b < 1 or a % b for a, b in zip(outer, inner, strict=True)):
+        return None
+    return [a // b for a, b in zip(outer, inner, strict=True)]
 
 
 def _name(codec: Any) -> str:
