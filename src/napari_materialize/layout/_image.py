@@ -34,6 +34,7 @@ __all__ = [
     "multiscale",
     "omero",
     "to_json",
+    "with_record",
 ]
 
 type Frame = Literal["zarr", "n5"]
@@ -187,6 +188,12 @@ def _json_copy(place: str, value: Mapping[str, Any]) -> dict[str, Any]:
             f"null, lists, objects): {error}"
         ) from error
     return dict(copy)
+
+
+def with_record(document: ImageDocument, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Return a group's attributes with the record of what made it, and the user's beside them."""
+    ours = {} if document.record is None else {RECORD_KEY: document.record}
+    return attributes | ours | dict(document.attributes)
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:

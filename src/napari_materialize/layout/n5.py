@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from napari_materialize.arrays import normalize_unit
 from napari_materialize.errors import OptionError
-from napari_materialize.layout._image import RECORD_KEY, Frame, ImageDocument, to_json
+from napari_materialize.layout._image import Frame, ImageDocument, to_json, with_record
 from napari_materialize.layout._rules import n5_refusal
 
 if TYPE_CHECKING:
@@ -131,9 +131,7 @@ def _group(document: ImageDocument) -> dict[str, Any]:
     }
     if document.kind == "label":
         attributes["image-label"] = {}  # N5 has no word for it; this is OME-Zarr's
-    if document.record is not None:
-        attributes[RECORD_KEY] = document.record
-    return attributes | dict(document.attributes)
+    return with_record(document, attributes)
 
 
 def _place(level: Level) -> dict[str, Any]:

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from napari_materialize.errors import OptionError
 from napari_materialize.layout._image import (
-    RECORD_KEY,
     Frame,
     ImageDocument,
     fill_value,
     multiscale,
     omero,
     to_json,
+    with_record,
 )
 from napari_materialize.layout._rules import NO_SHARDS, image_refusal
 
@@ -103,6 +103,4 @@ def _attributes(document: ImageDocument) -> dict[str, Any]:
         attributes["omero"] = {"name": document.name, "version": _VERSION, **display}
     if document.kind == "label":
         attributes["image-label"] = {"version": _VERSION}
-    if document.record is not None:
-        attributes[RECORD_KEY] = document.record
-    return attributes | dict(document.attributes)
+    return with_record(document, attributes)

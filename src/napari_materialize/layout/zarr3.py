@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from napari_materialize.errors import OptionError
 from napari_materialize.layout._image import (
-    RECORD_KEY,
     Frame,
     ImageDocument,
     fill_value,
     multiscale,
     omero,
     to_json,
+    with_record,
 )
 from napari_materialize.layout._rules import image_refusal
 
@@ -126,6 +126,4 @@ def _attributes(document: ImageDocument) -> dict[str, Any]:
     if document.kind == "label":
         ome["image-label"] = {}
     attributes: dict[str, Any] = {"ome": ome}
-    if document.record is not None:
-        attributes[RECORD_KEY] = document.record
-    return attributes | dict(document.attributes)
+    return with_record(document, attributes)

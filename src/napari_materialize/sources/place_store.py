@@ -87,14 +87,19 @@ class PlaceStore(Store):
         """Refuse: a source is not written to."""
         raise StoreError(f"removing {self.place.text}/{key} failed: a source is only read from")
 
+    def _unlisted(self) -> StoreError:
+        return StoreError(
+            f"listing {self.place.text} failed: the chunks of a source are asked for by name"
+        )
+
     def list(self) -> AsyncIterator[str]:
         """Refuse: nothing here asks for it."""
-        raise NotImplementedError("the chunks of a source are asked for by name")
+        raise self._unlisted()
 
     def list_prefix(self, prefix: str) -> AsyncIterator[Any]:
         """Refuse: nothing here asks for it."""
-        raise NotImplementedError("the chunks of a source are asked for by name")
+        raise self._unlisted()
 
     def list_dir(self, prefix: str) -> AsyncIterator[Any]:
         """Refuse: nothing here asks for it."""
-        raise NotImplementedError("the chunks of a source are asked for by name")
+        raise self._unlisted()
