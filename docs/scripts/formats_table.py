@@ -2,7 +2,7 @@
 
     NAPARI_MATERIALIZE_OUTSIDE=1 python docs/scripts/formats_table.py
 
-Writes one result for every format, dtype and codec into a temporary folder, has every reader read
+Writes one result for every format, dtype, rank and codec into a temporary folder, has every reader read
 each of them, and compares what it gives with what was written, voxel for voxel.
 """
 
@@ -73,11 +73,11 @@ def results() -> tuple[dict[str, dict[str, Any]], dict[str, dict[str, str]]]:
     return manifest, found
 
 
-def cell(read: dict[str, str]) -> str:
-    """Say with which codecs a dtype was read equal."""
-    if not read:
+def cell(read: dict[str, list[str]]) -> str:
+    """Say with which codecs a dtype was read equal, whatever the number of axes."""
+    if not any(read.values()):
         return ""
-    equal = [codec for codec in CODECS if read[codec] == "equal"]
+    equal = [codec for codec in CODECS if set(read[codec]) == {"equal"}]
     if len(equal) == len(CODECS):
         return "all"
     return ", ".join(equal) or "no"
@@ -93,12 +93,11 @@ def table() -> str:
     for layout, dtype in layouts_and_dtypes():
         cells = []
         for read in found.values():
-            names = {
-                entry["codec"]: name
-                for name, entry in manifest.items()
-                if (entry["layout"], entry["dtype"]) == (layout, dtype)
-            }
-            cells.append(cell({codec: read[n] for codec, n in names.items() if n in read}))
+            said: dict[str, list[str]] = {codec: [] for codec in CODECS}
+            for name, entry in manifest.items():
+                if (entry["layout"], entry["dtype"]) == (layout, dtype) and name in read:
+                    said[entry["codec"]].append(read[name])
+            cells.append(cell(said))
         lines.append(f"| {layout} | {dtype} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -113,9 +112,9 @@ def page() -> str:
     return f"""# Formats and readers
 
 Which reader reads which result equal, voxel for voxel. Made by `docs/scripts/formats_table.py` from
-real reads: a (z, y, x) image of 5 x 7 x 9 voxels in chunks of 2 x 4 x 5, with the extremes of its
-dtype and an empty chunk, written in every format, dtype and codec. *all*: with each of
-{", ".join(CODECS)}.
+real reads: images of 2 to 5 axes, 2 x 2 x 5 x 7 x 9 voxels in chunks of 1 x 1 x 2 x 4 x 5 and the
+last axes of that, with the extremes of their dtype and an empty chunk, written in every format,
+dtype and codec. *all*: with each of {", ".join(CODECS)}, whatever the number of axes.
 
 Readers: {here}, {zarrs}, {elsewhere}, and {script} under node. An empty cell: the reader is not for
 that format. zarrita needs JavaScript's `Float16Array` for float16, which node 20 lacks. N5 has no

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 from typing import TYPE_CHECKING, Any
 
@@ -16,8 +17,11 @@ if TYPE_CHECKING:
 DTYPES = ("bool", *(f"{s}int{b}" for s in ("", "u") for b in (8, 16, 32, 64)), "float16")
 DTYPES = (*DTYPES, "float32", "float64")
 CODECS = ("gzip", "zstd", "blosc", "none")
-LAYOUTS = {"zarr2": None, "zarr3": None, "zarr3 sharded": (2, 1, 2), "n5": None}
-CHUNKS = (2, 4, 5)
+RANKS = (2, 3, 4, 5)
+SHAPE, CHUNKS, SHARDS = (2, 2, 5, 7, 9), (1, 1, 2, 4, 5), (1, 2, 2, 1, 2)
+"""Of five axes; an image of fewer has the last ones."""
+
+LAYOUTS = ("zarr2", "zarr3", "zarr3 sharded", "n5")
 
 
 def layouts_and_dtypes() -> list[tuple[str, str]]:
@@ -30,7 +34,7 @@ def layouts_and_dtypes() -> list[tuple[str, str]]:
     ]
 
 
-def voxels(dtype: str, shape: tuple[int, ...] = (5, 7, 9), empty: tuple[int, ...] = CHUNKS) -> Any:
+def voxels(dtype: str, shape: tuple[int, ...], empty: tuple[int, ...]) -> Any:
     """Return voxels with the extremes of their dtype, and a first chunk of zeros."""
     kind = np.dtype(dtype)
     random = np.random.default_rng(len(dtype))
@@ -52,18 +56,19 @@ def digest(array: np.ndarray) -> str:
 
 
 def write_corpus(folder: Path) -> dict[str, dict[str, Any]]:
-    """Write a result of every layout, dtype and codec; return and store what each holds."""
+    """Write a result of every layout, dtype, rank and codec; return and store what each holds."""
     manifest: dict[str, dict[str, Any]] = {}
     with Engine(slots=2) as engine:
-        for layout, dtype in layouts_and_dtypes():
-            array = voxels(dtype)
+        for (layout, dtype), rank in itertools.product(layouts_and_dtypes(), RANKS):
+            chunks = CHUNKS[-rank:]
+            array = voxels(dtype, SHAPE[-rank:], chunks)
             for codec in CODECS:
-                name = f"{layout.replace(' ', '-')}-{dtype}-{codec}"
+                name = f"{layout.replace(' ', '-')}-{dtype}-{codec}-{rank}d"
                 engine.materialize(
-                    open_view(array, chunks=CHUNKS, kind="image"),
+                    open_view(array, chunks=chunks, kind="image"),
                     folder / name,
                     format=layout.split()[0],
-                    shards=LAYOUTS[layout],
+                    shards=SHARDS[-rank:] if layout.endswith("sharded") else None,
                     compression=codec,
                 )
                 manifest[name] = {
