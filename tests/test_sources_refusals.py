@@ -126,6 +126,21 @@ def test_a_name_that_a_url_has_to_write_otherwise(name: str, tmp_path: Path) -> 
         assert f"file://{(tmp_path / name).as_uri()[7:]}" in refusal(f"file://{tmp_path / name}")
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        (".zarray", "open the folder it is in, {}"),
+        ("b.zarr.ZIP", "unpack it and open the folder"),
+        ("b.tif", "load it with the library it belongs to and pass the array"),
+    ],
+)
+def test_a_file_in_a_folders_place(name: str, advice: str, tmp_path: Path) -> None:
+    write(tmp_path, {f"a.zarr/{name}": V2})
+    folder = tmp_path / "a.zarr"
+    assert f"{folder / name}: zarr is a folder, got a file; " in refusal(folder / name)
+    assert advice.format(folder) in refusal(folder / name)
+
+
 def test_the_fragment_of_a_web_address_is_not_cut_off() -> None:
     message = refusal("http://me:secret@127.0.0.1:9/h#hidden.zarr")
     assert "write # as %23" in message

@@ -67,15 +67,30 @@ def open_place(place: Place, overrides: Overrides) -> OpenedSource:
     return replace(source, reopen=lambda: open_place(place, overrides))
 
 
+_GROUPS = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")
+_DOCUMENTS = (*_GROUPS, ".zarray", ".zmetadata")
+
+
 def _contained(place: Place) -> Place:
     """Let the links of a folder lead anywhere in the outermost container it lies in, not out."""
     if not isinstance(place, LocalPlace):
         return place
     outer = place.folder
-    names = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")
-    while any((outer.parent / name).is_file() for name in names):
+    while any((outer.parent / name).is_file() for name in _GROUPS):
         outer = outer.parent
     return place.within(outer)
+
+
+def _instead_of_file(place: LocalPlace) -> str:
+    """Return what to do with a file in a source's place."""
+    if place.name in _DOCUMENTS:
+        return f"open the folder it is in, {place.parent}"
+    if place.name.lower().endswith(".zip"):
+        return "unpack it and open the folder"
+    return (
+        "load it with the library it belongs to and pass the array, or open it in napari and "
+        "choose its layer"
+    )
 
 
 def _existing(place: Place) -> Node:
@@ -84,10 +99,7 @@ def _existing(place: Place) -> Node:
     if reason == "nothing is there":
         raise SourceError(f"{place}: a source has to exist, nothing is there; {_nearest(place)}")
     if reason is not None:
-        raise SourceError(
-            f"{place}: zarr is a folder, got a file; load it with the library it belongs to "
-            "and pass the array, or open it in napari and choose its layer"
-        )
+        raise SourceError(f"{place}: zarr is a folder, got a file; {_instead_of_file(place)}")
     node = node_at(place)
     if node is not None:
         return node
