@@ -81,7 +81,7 @@ def _contained(place: Place) -> Place:
     return place.within(outer)
 
 
-def _instead_of_file(place: LocalPlace) -> str:
+def _instead_of_file(place: Place) -> str:
     """Return what to do with a file in a source's place."""
     if place.name in _DOCUMENTS:
         return f"open the folder it is in, {place.parent}"
