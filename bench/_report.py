@@ -27,6 +27,7 @@ TITLES = {
     "throughput": "Writing a box",
     "import": "Beginning",
     "latency": "A viewer's wait while a job runs",
+    "waiting": "A viewer's wait beside a job that is all gzip",
     "memory": "Peak memory of a job",
     "queue": "The queue by itself",
     "formats": "Formats, shards and pyramids",
