@@ -433,7 +433,7 @@ def test_one_session_is_shared_and_goes_with_its_last_op(tmp_path: Path) -> None
     path, _ = conv(tmp_path / "m.onnx", 2, 1, 1)
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda halo: ops.Onnx(path, halo), range(8)))
-    key = (made[0].file.digest, "auto", 1)
+    key = (made[0].file.digest, "auto", 1, "")
     assert len({id(op._runtime) for op in made}) == 1
     assert made[0]._runtime is Runtime._all[key]
     del made

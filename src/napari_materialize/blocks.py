@@ -142,7 +142,7 @@ def _fill_outside(block: np.ndarray, step: Step, boundary: Boundary) -> None:
 def spread(chain: Sequence[Link], made: Level) -> tuple[bool, ...]:
     """Return along which axes of what is ``made`` a chunk needs voxels beyond its own."""
     size = dict(zip((axis.name for axis in made.axes), made.chunks, strict=True))
-    box = _reach(chain, made.chunks)[-1]
+    box = _reach(chain, made.chunks)[-1].takes
     reach = dict(zip((axis.name for axis in chain[0].level.axes), box.shape, strict=True))
     return tuple(
         axis.type == "space" and reach.get(axis.name, 0) > size[axis.name] for axis in made.axes
@@ -179,7 +179,7 @@ def best_block(
     made : Level
         What comes out.
     voxel_seconds : float or None
-        Seconds of work per voxel the ops are handed, as measured; None if nobody knows yet, and
+        Seconds of work per voxel of their effort, as measured; None if nobody knows yet, and
         then each chunk is computed alone.
     limits : BlockLimits
         Time, memory, and how many blocks there have to be.
@@ -188,14 +188,16 @@ def best_block(
     first = best = made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop
 
     def pays(now: Index, then: Index) -> bool:
-        return _work(chain, made, now) >= SAVES * _work(chain, made, then)
+        grown = sum(map(operator.ne, now, then))
+        saves = SAVES ** (grown / max(1, sum(wide)))  # what each axis that grows has to save of it
+        return _work(chain, made, now) >= saves * _work(chain, made, then)
 
     def fits(counts: Index, seconds: float) -> bool:
-        voxels = _work(chain, made, counts) * math.prod(map(operator.mul, counts, made.chunks))
+        shares = _reach(chain, tuple(map(operator.mul, counts, made.chunks)))
         return (
             math.prod(counts) <= BLOCK_CHUNKS * math.prod(first)
-            and voxels * VOXEL_BYTES <= limits.memory
-            and voxels * seconds <= limits.seconds
+            and sum(share.takes.size for share in shares) * VOXEL_BYTES <= limits.memory
+            and sum(share.effort for share in shares) * seconds <= limits.seconds
             and _blocks(made, counts) >= min(limits.lanes, _blocks(made, first))
         )
 
@@ -228,17 +230,25 @@ def _blocks(made: Level, counts: Index) -> int:
     return math.prod(-(-n // c) for n, c in zip(made.grid.counts, counts, strict=True))
 
 
-def _reach(chain: Sequence[Link], size: Index) -> list[Box]:
+class _Share(NamedTuple):
+    """One op's share in making a box."""
+
+    takes: Box
+    effort: float
+    """Its work, in voxels that it is handed."""
+
+
+def _reach(chain: Sequence[Link], size: Index) -> list[_Share]:
     """Return what each op is handed, last op first, for a box of ``size`` far from all edges."""
-    box, boxes = Box((0,) * len(size), size), []
+    box, shares = Box((0,) * len(size), size), []
     for op, given in reversed(chain):
+        effort = op.effort(box, given)
         box = op.reach(box, given)
-        boxes.append(box)
-    return boxes
+        shares.append(_Share(box, effort))
+    return shares
 
 
 def _work(chain: Sequence[Link], made: Level, counts: Index) -> float:
-    """Return the voxels the ops are handed for each that is kept."""
+    """Return the ops' work for each voxel that is kept, in voxels that they are handed."""
     size = tuple(map(operator.mul, counts, made.chunks))
-    handed: int = sum(box.size for box in _reach(chain, size))
-    return handed / int(math.prod(size))
+    return sum(share.effort for share in _reach(chain, size)) / int(math.prod(size))

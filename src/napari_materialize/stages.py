@@ -122,7 +122,7 @@ class SourceStage:
         """Return the stage and the level that a level is made of: there is none but itself."""
         return self, level
 
-    def voxels(self, level: int, indices: Sequence[Index]) -> int:
+    def voxels(self, level: int, indices: Sequence[Index]) -> float:
         """Return how many voxels are read for some chunks, taken to be whole ones."""
         return math.prod(self.levels[level].chunks) * len(indices)
 
@@ -219,10 +219,10 @@ class OpStage:
         _, steps = self._steps(level, indices)
         return steps[0].exists
 
-    def voxels(self, level: int, indices: Sequence[Index]) -> int:
-        """Return how many voxels the stage's ops are handed to compute some chunks, halos too."""
+    def voxels(self, level: int, indices: Sequence[Index]) -> float:
+        """Return the work of the stage's ops for some chunks, in voxels that they are handed."""
         _, steps = self._steps(level, indices)
-        return sum(step.block.size for step in steps)
+        return sum(step.link.op.effort(step.makes, step.link.level) for step in steps)
 
     def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks that one computation of some chunks yields, in order.

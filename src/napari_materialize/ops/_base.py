@@ -216,6 +216,13 @@ class Op(ABC):
             tuple(-(-high // step) * step for high, step in zip(need.stop, steps, strict=True)),
         )
 
+    def effort(self, box: Box, level: Level) -> float:
+        """How much work the output ``box`` is, in voxels that it is handed; for estimates.
+
+        An op that does less work on its halo than on what is kept says so here.
+        """
+        return self.reach(box, level).size
+
     def run(
         self, block: np.ndarray, box: Box, level: Level, abandoned: Callable[[], bool] = never
     ) -> np.ndarray:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -12,26 +13,26 @@ if TYPE_CHECKING:
 
     from napari_materialize.arrays import Level
     from napari_materialize.ops._model_findings import Findings
-    from napari_materialize.ops.onnx import Onnx
+    from napari_materialize.ops._model_op import ModelOp
 
 __all__ = ["again", "twin"]
 
 
-def twin(op: Onnx) -> Onnx:
+def twin[O: ModelOp](op: O) -> O:
     """Return a copy of an op, without loading its model again."""
     copy = object.__new__(type(op))
-    for name in type(op).__slots__:
-        object.__setattr__(copy, name, getattr(op, name))
+    for each in fields(op):
+        object.__setattr__(copy, each.name, getattr(op, each.name))
     return copy
 
 
 def again(
-    kind: type[Onnx],
+    kind: type[ModelOp],
     given: tuple[Any, ...],
     options: Mapping[str, Any],
     found: Findings | None,
     taken: Mapping[Level, Constants],
-) -> Onnx:
+) -> ModelOp:
     """Make the same op in another process, with what was found out in this one."""
     op = kind(*given, **options)
     op._restore(found, {level: Pending(partial(_same, each)) for level, each in taken.items()})

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from napari_materialize.geometry import Index
     from napari_materialize.ops._base import Voxels
-    from napari_materialize.ops.onnx import Onnx
+    from napari_materialize.ops._model_op import ModelOp
 
 __all__ = ["Findings", "findings"]
 
@@ -79,12 +79,12 @@ _known: dict[str, Findings] = {}
 _lock = threading.Lock()
 
 
-def findings(op: Onnx, voxels: Voxels | None) -> Findings:
+def findings(op: ModelOp, voxels: Voxels | None) -> Findings:
     """Return what is known of a model; measured if nothing is.
 
     Parameters
     ----------
-    op : Onnx
+    op : ModelOp
         The model, loaded and tried.
     voxels : Voxels or None
         What the op is to run on; noise only if None.
@@ -99,14 +99,14 @@ def findings(op: Onnx, voxels: Voxels | None) -> Findings:
         return found
 
 
-def _key(op: Onnx) -> str:
+def _key(op: ModelOp) -> str:
     """Return a name for what decides the result: the model's bytes and how it is run."""
     parts = [VERSION, op.file.digest, op.input, op.output, op.ports.layout.letters]
     parts += [op.normalise, [axis.stride for axis in op.ports.grid]]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
-def _measure(op: Onnx, voxels: Voxels | None) -> Findings:
+def _measure(op: ModelOp, voxels: Voxels | None) -> Findings:
     ports = op.ports
     strides = op.file.graph.strides(ports.input, ports.output)
     context = measure(
@@ -120,7 +120,7 @@ def _measure(op: Onnx, voxels: Voxels | None) -> Findings:
     return Findings(context, "noise" if voxels is None else "the source", strides.whole)
 
 
-def _sample(op: Onnx, voxels: Voxels | None, sides: Index) -> Sequence[np.ndarray]:
+def _sample(op: ModelOp, voxels: Voxels | None, sides: Index) -> Sequence[np.ndarray]:
     """Return voxels to measure on: noise, and real ones if there are any."""
     ports = op.ports
     generator = np.random.default_rng(SEED)
@@ -171,7 +171,7 @@ class _Array:
         return self.values[box.slices]
 
 
-def _real(op: Onnx, voxels: Voxels, sides: Index) -> np.ndarray:
+def _real(op: ModelOp, voxels: Voxels, sides: Index) -> np.ndarray:
     """Return voxels from the middle of the finest level, mirrored where it is smaller."""
     level = voxels.levels[0]
     axes = ModelAxes.of(level, op.ports.rank, op.ports.channels, 1, f"onnx: {op.model.name}")

@@ -58,7 +58,10 @@ class Node:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     attributes: Mapping[str, Any] = field(default_factory=dict)
-    """Whole numbers, lists of them, texts; others are left out."""
+    """Whole numbers, lists of them, texts; None for others."""
+
+    nested: bool = False
+    """Whether it has a graph of its own, as If and Loop have."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +100,10 @@ class Graph:
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     """Of the stored tensors."""
     numbers: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """Values of the stored tensors that hold at most eight."""
+    """Values of the stored tensors that hold only a few."""
+
+    opset: int = 0
+    """The version of ONNX's own operators."""
 
     def operator(self, output: str) -> str | None:
         """Return the type of the operator that makes ``output``, if the main graph has one."""
@@ -108,7 +114,7 @@ class Graph:
 
     def window_rank(self) -> int | None:
         """Return the number of space axes of the graph's convolutions and pools, if they agree."""
-        ranks = {len(w) for node in self.nodes if (w := self._window(node)) is not None}
+        ranks = {len(w) for node in self.nodes if (w := self.window(node)) is not None}
         return ranks.pop() if len(ranks) == 1 else None
 
     def _step_rank(self) -> int | None:
@@ -162,7 +168,7 @@ class Graph:
         )
         return Strides(rank, tuple(stride), far, whole, certain and target in states)
 
-    def _window(self, node: Node) -> list[int] | None:
+    def window(self, node: Node) -> list[int] | None:
         """Return the sides of the window that an operator moves over its input."""
         if node.operator not in _WINDOWS:
             return None
@@ -174,7 +180,7 @@ class Graph:
 
     def _through(self, node: Node, state: _State, rank: int) -> _State:
         """Return what is known behind an operator."""
-        window = self._window(node)
+        window = self.window(node)
         if window is not None and len(window) == rank:
             return self._slide(node, state, window)
         factors = self._enlarged(node, rank)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
@@ -120,7 +121,7 @@ class Tiling:
         if room < 1:
             return None
         whole = room // chunk * chunk
-        if whole and cls(grid, halo, tile, whole).covers(chunk):
+        if whole and cls(grid, halo, tile, whole).has_halo:
             return cls(grid, halo, tile, whole, whole)
         whole -= chunk
         if whole > 0:  # a little room is needed to begin on the grid
@@ -130,16 +131,10 @@ class Tiling:
         cell = parts[0] if parts else room
         return cls(grid, halo, tile, cell) if cell > 0 else None
 
-    def covers(self, chunk: int) -> bool:
-        """Whether every cell has its halo, wherever the grid lets its tile begin."""
-        assert self.tile is not None
-        period = math.lcm(self.cell, self.grid.stride) // self.cell
-        return all(
-            cell.start <= cell.keep[0] - self.halo
-            and cell.start + self.tile >= cell.keep[1] + self.halo
-            for number in range(min(period, 4096))
-            for cell in self.cells(number * self.cell, number * self.cell + 1)
-        )
+    @property
+    def has_halo(self) -> bool:
+        """Whether every tile has its halo on both sides, wherever the grid lets it begin."""
+        return self.tile is None or _all_covered(self)
 
     def whole(self, low: int, high: int) -> tuple[int, int]:
         """Return voxels grown to what is computed in one go."""
@@ -163,3 +158,15 @@ class Tiling:
         """Return the input voxels that all tiles for ``low`` to ``high`` are made of."""
         spans = [(cell.start, cell.start + cell.side) for cell in self.cells(low, high)]
         return min(a for a, _ in spans), max(b for _, b in spans)
+
+
+@lru_cache(maxsize=256)
+def _all_covered(tiling: Tiling) -> bool:
+    assert tiling.tile is not None
+    period = math.lcm(tiling.cell, tiling.grid.stride) // tiling.cell
+    return all(
+        cell.start <= cell.keep[0] - tiling.halo
+        and cell.start + tiling.tile >= cell.keep[1] + tiling.halo
+        for number in range(min(period, 4096))
+        for cell in tiling.cells(number * tiling.cell, number * tiling.cell + 1)
+    )

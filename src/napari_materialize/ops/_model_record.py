@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
     from napari_materialize.arrays import Level
     from napari_materialize.geometry import Index
+    from napari_materialize.ops._model_op import ModelOp
     from napari_materialize.ops._model_scale import Constants
     from napari_materialize.ops._model_session import Runtime
-    from napari_materialize.ops.onnx import Onnx
 
 __all__ = ["in_words", "one_if_equal", "record_of"]
 
 
-def record_of(op: Onnx, runtime: Runtime, taken: Mapping[Level, Constants]) -> dict[str, Any]:
+def record_of(op: ModelOp, runtime: Runtime, taken: Mapping[Level, Constants]) -> dict[str, Any]:
     """Return what a result says of a model: no folder, and everything that decided its voxels.
 
     Parameters

@@ -29,13 +29,15 @@ __all__ = ["Runtime"]
 
 _CUDA = "CUDAExecutionProvider"
 
+_WEIGHTS = "session.model_external_initializers_file_folder_path"
+
 ADVICE = "install the extra gpu (onnxruntime-gpu with CUDA and cuDNN), or give device=cpu"
 
 
 class Runtime:
     """A model loaded by onnxruntime on one device. Safe to use from several threads."""
 
-    _all: ClassVar[weakref.WeakValueDictionary[tuple[str, str, int], Runtime]] = (
+    _all: ClassVar[weakref.WeakValueDictionary[tuple[str, str, int, str], Runtime]] = (
         weakref.WeakValueDictionary()
     )
     _lock: ClassVar = threading.Lock()
@@ -44,13 +46,13 @@ class Runtime:
         self.place = f"onnx: {file.path.name}"
         self.missing: str | None = None
         """Why the device that was asked for is not used; None if it is."""
-        # weights in other files are found from the model's path
-        model = str(file.path) if file.external else data
-        self.session = self._load(model, device, threads)
+        self._weights = str(file.path.parent) if file.external else None
+        """The folder of the weights in other files."""
+        self.session = self._load(data, device, threads)
         self.on_gpu = _CUDA in self.providers
         self._number = int(device.partition(":")[2] or 0)
 
-    def _load(self, model: str | bytes, device: str, threads: int) -> Any:
+    def _load(self, model: bytes, device: str, threads: int) -> Any:
         """Load the model, on the CPU where the device is not there."""
         if device == "cpu" or (device == "auto" and not _driver()):
             return self._session(model, threads, ["CPUExecutionProvider"])
@@ -70,7 +72,7 @@ class Runtime:
             )
         return session
 
-    def _session(self, model: str | bytes, threads: int, providers: list[Any]) -> Any:
+    def _session(self, model: bytes, threads: int, providers: list[Any]) -> Any:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
@@ -80,6 +82,8 @@ class Runtime:
         options.log_severity_level = 4  # every error is also raised
         # no thread spins while it waits: other slots have the core
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        if self._weights is not None:
+            options.add_session_config_entry(_WEIGHTS, self._weights)
         try:
             return onnxruntime.InferenceSession(model, options, providers=providers)
         except Exception as error:
@@ -89,9 +93,14 @@ class Runtime:
             ) from error
 
     @classmethod
-    def of(cls, file: ModelFile, data: bytes, device: str, threads: int = 1) -> Runtime:
-        """Return the runtime of a model and a device, made once."""
-        key = (file.digest, device, threads)
+    def of(
+        cls, file: ModelFile, data: bytes, device: str, threads: int = 1, changed: str = ""
+    ) -> Runtime:
+        """Return the runtime of a model and a device, made once.
+
+        ``changed`` is a name for what ``data`` differs in from the file.
+        """
+        key = (file.digest, device, threads, changed)
         with cls._lock:
             found = cls._all.get(key)
             if found is None:

@@ -18,7 +18,7 @@ from napari_materialize.ops._model_graph import Graph, Node
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Found", "scan"]
+__all__ = ["INT64", "Found", "pieces", "scan"]
 
 _PARTS: dict[str, dict[int, str]] = {
     "model": {7: "graph", 25: "function"},
@@ -31,11 +31,13 @@ _PARTS: dict[str, dict[int, str]] = {
 }
 """Which fields of which message hold messages that lead to tensors and operators."""
 
-_FEW = 8
+_FEW = 16
 """Values of a tensor that are read: the scales of a Resize, a shape."""
 
-_FLOAT, _INT64, _DOUBLE = 1, 7, 11
-_FORMATS = {_FLOAT: "<f", _INT64: "<q", _DOUBLE: "<d"}
+INT64 = 7
+"""The number of a tensor's type in the file."""
+
+_FORMATS = {1: "<f", INT64: "<q", 11: "<d"}
 
 
 @dataclass(slots=True)
@@ -56,10 +58,12 @@ class Found:
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    opset: int = 0
+    """The version of ONNX's own operators."""
 
     def graph(self) -> Graph:
         """Return the main graph."""
-        return Graph(tuple(self.nodes), self.shapes, self.numbers)
+        return Graph(tuple(self.nodes), self.shapes, self.numbers, self.opset)
 
 
 def scan(data: bytes) -> Found:
@@ -97,6 +101,7 @@ def scan(data: bytes) -> Found:
             _keep_tensor(found, message, None)
     if not graphs:
         raise ValueError("no graph")
+    found.opset = _opset(memoryview(data))
     for message in main:
         found.nodes.append(_node(found, message))
     return found
@@ -107,10 +112,24 @@ def _is_text(kind: str, number: int) -> bool:
     return number in wanted.get(kind, ())
 
 
+def _opset(model: memoryview) -> int:
+    """Return the version of ONNX's own operators that a model says."""
+    found = 0
+    for field_number, value in _fields(model):
+        if field_number != 8 or not isinstance(value, memoryview):
+            continue
+        said = dict(_fields(value))
+        domain, version = said.get(1, b""), said.get(2)
+        if domain in (b"", b"ai.onnx") and isinstance(version, int):
+            found = max(found, version)
+    return found
+
+
 def _node(found: Found, message: memoryview) -> Node:
     texts: dict[int, list[str]] = {1: [], 2: [], 4: [], 7: []}
     attributes: dict[str, Any] = {}
     tensor: memoryview | None = None
+    nested = False
     for number, value in _fields(message):
         if not isinstance(value, memoryview):
             continue
@@ -118,9 +137,11 @@ def _node(found: Found, message: memoryview) -> Node:
             texts[number].append(bytes(value).decode())
         elif number == 5:
             name, content, inner = _attribute(value)
+            nested |= any(part in {6, 11} for part, _ in _fields(value))
             attributes[name] = content
             tensor = inner if name == "value" else tensor
-    node = Node("".join(texts[4]), "".join(texts[7]), tuple(texts[1]), tuple(texts[2]), attributes)
+    names = tuple(texts[1]), tuple(texts[2])
+    node = Node("".join(texts[4]), "".join(texts[7]), *names, attributes, nested)
     if node.operator == "Constant" and node.outputs and tensor is not None:
         _keep_tensor(found, tensor, node.outputs[0])
     return node
@@ -189,23 +210,40 @@ def _signed(value: int) -> int:
 
 def _fields(message: memoryview) -> Iterator[tuple[int, int | memoryview]]:
     """Walk the fields of a protobuf message that hold bytes or whole numbers; skip the others."""
+    for number, value, _ in pieces(message):
+        if value is not None:
+            yield number, value
+
+
+def pieces(message: memoryview) -> Iterator[tuple[int, int | memoryview | None, memoryview]]:
+    """Walk all fields of a message: number, value, and the field as it stands in the file.
+
+    The value is bytes or a whole number; None for numbers of 4 and of 8 bytes.
+
+    Raises
+    ------
+    ValueError, IndexError
+        If it is no protobuf message.
+    """
     place = 0
     while place < len(message):
+        first = place
         key, place = _varint(message, place)
         wire = key & 7
+        value: int | memoryview | None = None
         if wire == 0:
             value, place = _varint(message, place)
-            yield key >> 3, value
         elif wire == 2:
             size, place = _varint(message, place)
             if place + size > len(message):
                 raise ValueError("truncated")
-            yield key >> 3, message[place : place + size]
+            value = message[place : place + size]
             place += size
         elif wire in {1, 5}:
             place += 8 if wire == 1 else 4
         else:
             raise ValueError(f"wire type {wire}")
+        yield key >> 3, value, message[first:place]
 
 
 def _varint(message: memoryview, place: int) -> tuple[int, int]:
