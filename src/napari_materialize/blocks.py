@@ -169,8 +169,8 @@ def best_block(
 
     Along an axis that the last op makes whole, as a model its channels, all of them. The axes that
     have a halo are doubled for as long as that saves a tenth of the work and the block keeps to the
-    limits; the last time perhaps only the later ones of them, so that a walk in Morton's order
-    meets each block in one run.
+    limits. The last time perhaps only the later ones of them, each if it saves its share of that;
+    so a walk in Morton's order meets each block in one run.
 
     Parameters
     ----------
@@ -187,9 +187,7 @@ def best_block(
     wide = spread(chain, made)
     first = best = made.grid.indices(made_box(chain, made, [(0,) * made.ndim])).stop
 
-    def pays(now: Index, then: Index) -> bool:
-        grown = sum(map(operator.ne, now, then))
-        saves = SAVES ** (grown / max(1, sum(wide)))  # what each axis that grows has to save of it
+    def pays(now: Index, then: Index, saves: float) -> bool:
         return _work(chain, made, now) >= saves * _work(chain, made, then)
 
     def fits(counts: Index, seconds: float) -> bool:
@@ -203,14 +201,15 @@ def best_block(
 
     while voxel_seconds is not None and any(wide):
         grown = _doubled(best, made, wide)
-        if not pays(best, grown):
+        if not pays(best, grown, SAVES):
             break
         if fits(grown, voxel_seconds):
             best = grown
             continue
+        share = SAVES ** (1 / sum(map(operator.ne, best, grown)))
         for axis in reversed(range(made.ndim)):
             more = (*best[:axis], grown[axis], *best[axis + 1 :])
-            if not (pays(best, more) and fits(more, voxel_seconds)):
+            if not (pays(best, more, share) and fits(more, voxel_seconds)):
                 break
             best = more
         break
