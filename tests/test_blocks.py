@@ -212,7 +212,7 @@ def test_rule_9_a_client_takes_its_chunk_out_of_a_waiting_block_and_goes_first()
     busy = engine.claim(view, 0, (3, 2), background=True)
     indices = [(0, 0), (0, 1), (1, 0), (1, 1)]
     claims = engine.claim_all(view, 0, indices, background=True)
-    while workers.step("read"):
+    while workers.step("background read"):
         pass
     assert workers.waiting("background") == 1  # the slot is taken; the block waits with its inputs
     client = engine.claim(view, 0, (1, 1))
@@ -233,7 +233,7 @@ def test_rule_9_a_client_shares_a_block_that_runs():
     view, shapes = blurred()
     warm(engine, workers, view)
     claims = engine.claim_all(view, 0, [(0, 0), (0, 1), (1, 0), (1, 1)], background=True)
-    while workers.step("read"):
+    while workers.step("background read"):
         pass
     assert engine.state(view, 0, (1, 1)) is ChunkState.LOADING
     client = engine.claim(view, 0, (1, 1))

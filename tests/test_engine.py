@@ -90,7 +90,7 @@ def test_a_claim_that_is_cancelled_starts_nothing():
     view = numbers().view(gate.op)
     cancel = threading.Event()
     claims = [engine.claim(view, 0, (0, i), background=True, cancel=cancel) for i in range(4)]
-    workers.step("read")
+    workers.step("background read")
     cancel.set()
     workers.run_all()
     assert gate.calls == []

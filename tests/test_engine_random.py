@@ -19,6 +19,8 @@ from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed
 
 SIDE, CHUNK = 8, 2
 
+LANES = ("read", "compute", "background", "background read")
+
 
 class Kept(ops.Function):
     """A function whose results are kept, so that it ends a stage."""
@@ -96,7 +98,7 @@ class EngineMachine(RuleBasedStateMachine):
         number = data.draw(st.integers(0, len(self.claims) - 1))
         self.claims.pop(number)[2].release()
 
-    @rule(lane=st.sampled_from(["read", "compute", "background", None]), times=st.integers(1, 5))
+    @rule(lane=st.sampled_from([*LANES, None]), times=st.integers(1, 5))
     def step(self, lane, times):
         for _ in range(times):
             self.workers.step(lane)
@@ -143,7 +145,7 @@ class EngineMachine(RuleBasedStateMachine):
         queue, cache = self.engine._dispatch.queue, self.engine._dispatch.cache
         for lane in ("compute", "read"):
             assert sum(n for place, n in queue._running.items() if place[0] == lane) <= 2
-        handed = sum(map(self.workers.waiting, ("compute", "read", "background")))
+        handed = sum(map(self.workers.waiting, LANES))
         assert handed <= sum(queue._running.values())
         for pool, limit in zip(
             (Pool.CHUNKS, Pool.STAGES, Pool.INPUTS), (100, 150, 200), strict=True

@@ -124,8 +124,10 @@ class CountingWorkers:
     """The engine's threads, and how often work was handed to them, by lane."""
 
     def __init__(self) -> None:
-        lanes = {("read", "compute"): 4, "background": 2, "write": 2}
+        background = ("background", "background read")
+        lanes = {("read", "compute"): 4, background: 4, "write": 2}
         self.threads = DaemonWorkers(lanes)
+        self.quick = self.threads.quick
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 

@@ -94,7 +94,9 @@ def made_box(chain: Sequence[Link], made: Level, indices: Sequence[Index]) -> Bo
     ``indices`` names the outermost ones first and last.
     """
     op, given = chain[-1]
-    wanted = Box(made.grid.box(indices[0]).start, made.grid.box(indices[-1]).stop)
+    wanted = made.grid.box(indices[0])
+    if indices[-1] != indices[0]:
+        wanted = Box(wanted.start, made.grid.box(indices[-1]).stop)
     return op.outputs(op.inputs(wanted, given), given).clip(made.shape)
 
 

@@ -18,7 +18,7 @@ from napari_materialize.claims import ChunkClaim
 from napari_materialize.dispatch import COMPUTE, READ, Dispatch
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.figures import figures, snapshot
-from napari_materialize.runner import BACKGROUND, WRITE, Runner
+from napari_materialize.runner import BACKGROUND, BACKGROUND_READ, WRITE, Runner
 from napari_materialize.uses import first_region
 from napari_materialize.workers import DaemonWorkers, Workers
 
@@ -106,7 +106,7 @@ class Engine:
         threads = readers + self.slots
         lanes: dict[str | tuple[str, ...], int] = {
             (READ, COMPUTE): threads,
-            BACKGROUND: threads,
+            (BACKGROUND, BACKGROUND_READ): threads,
             WRITE: max(2, cores),
         }
         workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})

@@ -26,13 +26,9 @@ if TYPE_CHECKING:
     from napari_materialize.geometry import Index
     from napari_materialize.workers import Next, Workers
 
-__all__ = ["BACKGROUND", "WRITE", "Runner"]
+__all__ = ["BACKGROUND", "BACKGROUND_READ", "WRITE", "Runner"]
 
-QUICK = 3e-4
-"""Seconds below which a piece of work is not worth a thread of its own: to wake one takes a good
-part of that, and several threads with such work only take turns at Python's lock."""
-
-BACKGROUND, WRITE = "background", "write"
+BACKGROUND, BACKGROUND_READ, WRITE = "background", "background read", "write"
 """Lanes of threads beside the queue's: background work has threads of its own, which the system
 may rank lower, and so has encoding and storing."""
 
@@ -55,7 +51,7 @@ class Runner:
     new_dispatch : callable
         Makes the dispatch, and another that knows nothing once it is closed.
     workers : Workers
-        Who runs the work, in the lanes of the queue and `BACKGROUND` and `WRITE`.
+        Who runs the work, in the lanes of the queue and those of this module.
     """
 
     def __init__(self, new_dispatch: Callable[[], Dispatch], workers: Workers) -> None:
@@ -99,7 +95,7 @@ class Runner:
 
         Where it is quick, and the thread is one of background work, it is run here and now.
         """
-        if quick and getattr(self._here, "background", False):
+        if quick and self._workers.quick and getattr(self._here, "background", False):
             work()
         else:
             self._workers.submit(WRITE, work)
@@ -124,7 +120,9 @@ class Runner:
         self._workers.submit(*self._work(starts))
 
     def _work(self, starts: Sequence[Start]) -> Next:
-        lane = BACKGROUND if starts[0].background else starts[0].stage.lane
+        lane = starts[0].stage.lane
+        if starts[0].background:
+            lane = BACKGROUND_READ if lane == READ else BACKGROUND
         return lane, partial(self._go, starts)
 
     def _is_quick(self, start: Start) -> bool:
@@ -132,7 +130,7 @@ class Runner:
         if start.stage.lane != READ and not start.background:
             return False
         seconds = self.dispatch.pace.expected(start.stage, start.members[0].level, start.asked)
-        return seconds is not None and seconds < QUICK
+        return seconds is not None and seconds < self._workers.quick
 
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         for claim, value, error in outcomes:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from napari_materialize.arrays import Kind, Level
-    from napari_materialize.geometry import Box, Index
+    from napari_materialize.geometry import Box, ChunkGrid, Index
 
 __all__ = ["ChunkKey", "OpStage", "Source", "SourceStage", "Stage", "look"]
 
@@ -87,6 +87,38 @@ class ChunkKey(NamedTuple):
 
     chunk: Index
     """Its place in the level's chunk grid."""
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What computing some chunks comes to; what is long for a whole region when it is asked for."""
+
+    made: Box
+    """The voxels that come out."""
+
+    steps: list[Step]
+    """Each op's share."""
+
+    given: ChunkGrid
+    """How what goes in is cut."""
+
+    grid: ChunkGrid
+    """How what comes out is cut."""
+
+    @cached_property
+    def makes(self) -> tuple[Index, ...]:
+        """The chunks that come out."""
+        return tuple(self.grid.covering(self.made))
+
+    @cached_property
+    def needs(self) -> tuple[Index, ...]:
+        """The chunks that go in."""
+        return tuple(self.given.covering(self.steps[0].exists))
+
+    @cached_property
+    def effort(self) -> float:
+        """The ops' work, in voxels that they are handed."""
+        return sum(step.link.op.effort(step.makes, step.link.level) for step in self.steps)
 
 
 @dataclass(frozen=True)
@@ -203,9 +235,7 @@ class OpStage:
 
     def inputs(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks of the previous stage that some chunks are computed from."""
-        _, steps = self._steps(level, indices)
-        stage, number = self.feeds(level)
-        return tuple(stage.levels[number].grid.covering(steps[0].exists))
+        return self._steps(level, indices).needs
 
     def feeds(self, level: int) -> tuple[Stage, int]:
         """Return the stage and the level of it whose chunks a level is computed from."""
@@ -216,21 +246,18 @@ class OpStage:
 
     def reach(self, level: int, indices: Sequence[Index]) -> Box:
         """Return the voxels of the previous stage that some chunks are computed from."""
-        _, steps = self._steps(level, indices)
-        return steps[0].exists
+        return self._steps(level, indices).steps[0].exists
 
     def voxels(self, level: int, indices: Sequence[Index]) -> float:
         """Return the work of the stage's ops for some chunks, in voxels that they are handed."""
-        _, steps = self._steps(level, indices)
-        return sum(step.link.op.effort(step.makes, step.link.level) for step in steps)
+        return self._steps(level, indices).effort
 
     def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks that one computation of some chunks yields, in order.
 
         An op that makes channels makes all of them at once.
         """
-        made, _ = self._steps(level, indices)
-        return tuple(self.levels[level].grid.covering(made))
+        return self._steps(level, indices).makes
 
     def spread(self, level: int) -> tuple[bool, ...]:
         """Return along which axes of a level a chunk needs voxels beyond its own: has a halo."""
@@ -268,7 +295,8 @@ class OpStage:
         Abandoned
             If nobody waits any more and an op noticed.
         """
-        made, steps = self._steps(level, indices)
+        work = self._steps(level, indices)
+        made, steps = work.made, work.steps
         stage, number = self.feeds(level)
         block = gather(steps[0], stage.levels[number], inputs, self.boundary)
         for place, step in enumerate(steps):
@@ -292,8 +320,8 @@ class OpStage:
             for index, box in parts.items()
         }
 
-    def _steps(self, level: int, indices: Sequence[Index]) -> tuple[Box, list[Step]]:
-        """Return which voxels come out when some chunks are computed, and each op's share in it.
+    def _steps(self, level: int, indices: Sequence[Index]) -> _Work:
+        """Return what computing some chunks comes to.
 
         It is asked for half a dozen times between a chunk's claim and its end.
         """
@@ -301,14 +329,16 @@ class OpStage:
         known = self._known.get(place)
         if known is None:
             made = made_box(self.chains[level], self.levels[level], indices)
-            known = made, steps_for(self.chains[level], made)
+            steps = steps_for(self.chains[level], made)
+            stage, number = self.feeds(level)
+            known = _Work(made, steps, stage.levels[number].grid, self.levels[level].grid)
             if len(self._known) >= KNOWN_STEPS:
                 self._known.clear()
             self._known[place] = known
         return known
 
     @cached_property
-    def _known(self) -> dict[tuple[int, Index, Index], tuple[Box, list[Step]]]:
+    def _known(self) -> dict[tuple[int, Index, Index], _Work]:
         return {}
 
 

@@ -22,6 +22,10 @@ __all__ = ["DaemonWorkers", "ManualWorkers", "Workers"]
 
 _log = logging.getLogger(__name__)
 
+QUICK = 3e-4
+"""Seconds below which a piece of work is not worth a thread of its own: to wake one takes a good
+part of that, and several threads with such work only take turns at Python's lock."""
+
 type Work = Callable[[], "Next | None"]
 """A piece of work; it may return what is to be run after it."""
 
@@ -31,6 +35,10 @@ type Next = tuple[str, Work]
 
 class Workers(Protocol):
     """Something that runs work."""
+
+    @property
+    def quick(self) -> float:
+        """Seconds below which a piece of work is not worth a hand-over."""
 
     def submit(self, lane: str, work: Work) -> None:
         """Run ``work`` soon, in some thread of ``lane``, and then what it returns, if anything."""
@@ -72,6 +80,8 @@ class DaemonWorkers:
     True
     >>> workers.close()
     """
+
+    quick = QUICK
 
     def __init__(
         self, lanes: Mapping[str | tuple[str, ...], int], nice: Mapping[str, int] | None = None
@@ -148,6 +158,9 @@ class ManualWorkers:
     computed
     True
     """
+
+    quick = 0.0
+    """Each piece is a step of its own, however fast the machine is."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Work]] = {}

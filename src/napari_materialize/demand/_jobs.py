@@ -119,6 +119,9 @@ class Line[K: Hashable]:
 
     def first(self) -> Job[K] | None:
         """Return the job that is next, and leave it there."""
+        if not self.live:
+            self._heap.clear()  # outdated entries, if any
+            return None
         self._sweep()
         while self._heap:
             rank, _, job = self._heap[0]

@@ -68,6 +68,13 @@ class Queue[K: Hashable]:
             for lane in lanes
             for which in (CLIENT, BACKGROUND)
         }
+        self._runnable = {
+            lane: (
+                self._lines[Phase.RUNNABLE, lane, CLIENT],
+                self._lines[Phase.RUNNABLE, lane, BACKGROUND],
+            )
+            for lane in lanes
+        }
         self._needed: dict[str, Line[K]] = {lane: Line(Phase.WAITING) for lane in lanes}
         """Waiting jobs that others wait for: they are let in whatever else waits."""
         self._trimmed: list[K] = []
@@ -296,10 +303,10 @@ class Queue[K: Hashable]:
 
     def next(self, lane: str) -> K | None:
         """Start the next job of a lane and return its key; None if none may start now."""
-        if self.full(lane):
+        clients, others = self._runnable[lane]
+        client, background = clients.first(), others.first()
+        if (client is None and background is None) or self.full(lane):
             return None
-        client = self._lines[Phase.RUNNABLE, lane, CLIENT].first()
-        background = self._lines[Phase.RUNNABLE, lane, BACKGROUND].first()
         slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
         if used >= max(1, slots - 1):
             background = None

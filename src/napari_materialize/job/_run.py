@@ -41,6 +41,9 @@ SLOWER = 0.05
 """The share that a write has in what is remembered of them, unless it was a faster one: that many
 threads wait for each other makes nothing slow."""
 
+BLOCK_HOLDS = 0.02
+"""Seconds for which a block's size, once asked for, is not asked for again."""
+
 POLL = 0.02
 """Seconds between looks at the cancel event, which nobody else can wait for, and between two
 reports of progress."""
@@ -109,10 +112,12 @@ class Run:
         for each, piece, indices in walk(self._plan):
             unit: list[Index] = []
             before: tuple[Index, Index] | None = None
+            counts, asked = self._service.block(view, each.level), time.monotonic()
             for index in indices:
                 if not self._todo.needs(each, index, piece):
                     continue
-                counts = self._service.block(view, each.level)
+                if (now := time.monotonic()) > asked + BLOCK_HOLDS:
+                    counts, asked = self._service.block(view, each.level), now
                 place = (counts, tuple(map(operator.floordiv, index, counts)))
                 if unit and place != before:
                     yield _Unit(each, piece, unit, math.prod(before[0] if before else ()))

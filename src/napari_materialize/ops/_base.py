@@ -209,8 +209,12 @@ class Op(ABC):
         >>> Gaussian(1.0).reach(Box((0, 16), (16, 32)), level)
         Box(start=(-4, 12), stop=(20, 36))
         """
-        need = self.inputs(box, level).grow(self.halo(level))
-        steps = self.align(level)
+        halo, steps = self.halo(level), self.align(level)
+        need = self.inputs(box, level)
+        if any(halo):
+            need = need.grow(halo)
+        if max(steps) == 1:
+            return need
         return Box(
             tuple(low // step * step for low, step in zip(need.start, steps, strict=True)),
             tuple(-(-high // step) * step for high, step in zip(need.stop, steps, strict=True)),
@@ -246,7 +250,9 @@ class Op(ABC):
         Abandoned
             If the op noticed that nobody waits any more.
         """
-        inner = self.reach(box, level).grow(tuple(-halo for halo in self.halo(level)))
+        inner, halo = self.reach(box, level), self.halo(level)
+        if any(halo):
+            inner = inner.grow(tuple(-size for size in halo))
         made = self.outputs(inner, level)
         result = self.compute(block, level, abandoned)
         if result.shape != made.shape:
@@ -254,7 +260,7 @@ class Op(ABC):
                 f"op {self.name}: a block of {block.shape} must become {made.shape}, but became "
                 f"{result.shape}; mend the op"
             )
-        return result[box.relative_to(made.start).slices]
+        return result if box == made else result[box.relative_to(made.start).slices]
 
 
 def _as_json(value: Any) -> Any:
