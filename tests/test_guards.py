@@ -131,6 +131,9 @@ class CountingWorkers:
         self.counts: Counter[str] = Counter()
         self._lock = threading.Lock()
 
+    def busy(self, *lanes) -> int:
+        return self.threads.busy(*lanes)
+
     def submit(self, lane, work) -> None:
         with self._lock:
             self.counts[lane] += 1

@@ -110,7 +110,7 @@ class Engine:
             WRITE: max(2, cores),
         }
         workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
-        self._runner = Runner(new_dispatch, workers)
+        self._runner = Runner(new_dispatch, workers, cores)
         self._lock = self._runner.lock
         self._arriving = 0
 

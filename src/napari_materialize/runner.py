@@ -33,7 +33,26 @@ BACKGROUND, BACKGROUND_READ, WRITE = "background", "background read", "write"
 may rank lower, and so has encoding and storing."""
 
 
+COMPUTES = 0.5
+"""The share of its time that a thread has to be at work itself, to count as busy with it."""
+
 type _Given = dict[Index, np.ndarray] | BaseException
+
+
+class _Here(threading.local):
+    """What is known of the calling thread."""
+
+    op = False
+    """Whether it is inside an op."""
+
+    background = False
+    """Whether it does background work now."""
+
+    computes = False
+    """Whether the last piece of work kept a core busy."""
+
+    own: Start | None = None
+    """What it goes on with."""
 
 
 class _End(NamedTuple):
@@ -52,9 +71,14 @@ class Runner:
         Makes the dispatch, and another that knows nothing once it is closed.
     workers : Workers
         Who runs the work, in the lanes of the queue and those of this module.
+    cores : int
+        How many threads can compute at a time: with as many of background work at it, a further
+        one gains nothing.
     """
 
-    def __init__(self, new_dispatch: Callable[[], Dispatch], workers: Workers) -> None:
+    def __init__(
+        self, new_dispatch: Callable[[], Dispatch], workers: Workers, cores: int = 1
+    ) -> None:
         self.lock = threading.Lock()
         """Guards everything that follows."""
         self.dispatch = new_dispatch()
@@ -63,7 +87,8 @@ class Runner:
         self.closed = False
         self._new_dispatch = new_dispatch
         self._workers = workers
-        self._here = threading.local()
+        self._cores = cores
+        self._here = _Here()
         self._line: deque[Start] = deque()
         """Quick pieces of background work: one thread does them all, one after the other."""
         self._line_lock = threading.Lock()
@@ -73,7 +98,7 @@ class Runner:
     @property
     def in_op(self) -> bool:
         """Whether the calling thread is inside an op."""
-        return getattr(self._here, "op", False)
+        return self._here.op
 
     def start(self) -> list[Start]:
         """Start whatever may start now; the caller holds the lock."""
@@ -93,21 +118,33 @@ class Runner:
     def write(self, work: Callable[[], None], *, quick: bool = False) -> None:
         """Run work that encodes and stores in the threads for it, which take no slots.
 
-        Where it is quick, and the thread is one of background work, it is run here and now.
+        Where it is quick, or all cores have work, a thread of background work does it itself.
         """
-        if quick and self._workers.quick and getattr(self._here, "background", False):
+        quick = quick and self._workers.quick > 0
+        if self._here.background and (quick or self._saturated()):
             work()
         else:
             self._workers.submit(WRITE, work)
+
+    def _saturated(self) -> bool:
+        """Whether the machine is busy with background work that this thread has a share in.
+
+        Who waits for a server or a GPU keeps no core busy.
+        """
+        return self._here.computes and self._workers.busy(BACKGROUND, WRITE) >= self._cores
 
     # ------------------------------------------------------------------ handing over
 
     def hand_over(self, outcomes: Sequence[Outcome], starts: Iterable[Start]) -> None:
         """See to it that what started is run, and tell who waited; without the lock."""
         together: list[Start] = []
+        here = self._here
         for start in starts:
             if not self._is_quick(start):
-                self._submit([start])
+                if start.background and here.background and not here.own and self._saturated():
+                    here.own = start
+                else:
+                    self._submit([start])
             elif not start.background:
                 together.append(start)
             elif self._put_in_line(start):
@@ -195,9 +232,11 @@ class Runner:
                 return None
             outcomes = [outcome for end in ended for outcome in self._finish(end)]
             starts = self.start()
-        background = batch[0].background
-        mine = next((start for start in starts if start.background == background), None)
+        here = self._here
+        mine = next((start for start in starts if start.background == here.background), None)
+        here.own = mine
         self.hand_over(outcomes, [other for other in starts if other is not mine])
+        mine, here.own = here.own, None
         return mine
 
     def _inputs(self, start: Start) -> _Given:
@@ -217,7 +256,7 @@ class Runner:
             with self.lock:
                 return not self.dispatch.wanted(start.members)
 
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.thread_time()
         results: Mapping[Index, np.ndarray] | None = None
         error: BaseException | None = None
         try:
@@ -230,7 +269,9 @@ class Runner:
             error = failure(stage.title, start.members[0], cause)
         finally:
             self._here.op = False
-        return _End(start, results, error, time.perf_counter() - began)
+        seconds = time.perf_counter() - began
+        self._here.computes = time.thread_time() - worked > COMPUTES * seconds
+        return _End(start, results, error, seconds)
 
     def _finish(self, end: _End) -> list[Outcome]:
         lane = end.start.stage.lane

@@ -40,6 +40,9 @@ class Workers(Protocol):
     def quick(self) -> float:
         """Seconds below which a piece of work is not worth a hand-over."""
 
+    def busy(self, *lanes: str) -> int:
+        """Return how many threads of some lanes are at work, about."""
+
     def submit(self, lane: str, work: Work) -> None:
         """Run ``work`` soon, in some thread of ``lane``, and then what it returns, if anything."""
 
@@ -93,6 +96,11 @@ class DaemonWorkers:
             self._lanes.update(dict.fromkeys(names, lane))
         self._lock = threading.Lock()
         self._closed = False
+
+    def busy(self, *lanes: str) -> int:
+        """Return how many threads of some lanes are at work, about: nothing is locked."""
+        places = {self._lanes[lane] for lane in lanes}
+        return sum(place.threads - max(0, place.idle) for place in places)
 
     def submit(self, lane: str, work: Work) -> None:
         """Run ``work`` in a thread of ``lane``; after `close`, never."""
@@ -165,6 +173,10 @@ class ManualWorkers:
     def __init__(self) -> None:
         self._waiting: dict[str, deque[Work]] = {}
         self.closed = False
+
+    def busy(self, *lanes: str) -> int:
+        """Return 0: nothing is done that is not a step."""
+        return 0
 
     def submit(self, lane: str, work: Work) -> None:
         """Remember ``work``."""
