@@ -20,6 +20,17 @@ def nothing_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NAPARI_MATERIALIZE_CACHE", "")
 
 
+def image(folder: Path) -> str:
+    """Write a small image, and return its path."""
+    import zarr
+
+    path = folder / "image.zarr"
+    array = np.random.default_rng(0).integers(0, 99, (50, 50)).astype("u1")
+    stored = zarr.create_array(path, shape=array.shape, dtype=array.dtype, chunks=(20, 20))
+    stored[...] = array
+    return str(path)
+
+
 def report(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
     capsys.readouterr()
     assert main(["check-model", *words, "--json"]) == 0
@@ -57,14 +68,7 @@ def test_it_is_measured_on_a_source_with_parameters(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = models.two_outputs(tmp_path / "m.onnx")
-    image = tmp_path / "image.npy"
-    import zarr
-
-    image = tmp_path / "image.zarr"
-    array = np.random.default_rng(0).integers(0, 99, (50, 50)).astype("u1")
-    stored = zarr.create_array(image, shape=array.shape, dtype=array.dtype, chunks=(20, 20))
-    stored[...] = array
-    words = ["--source", str(image), "--with", "output=far,normalise=percentile:2,98"]
+    words = ["--source", image(tmp_path), "--with", "output=far,normalise=percentile:2,98"]
     said = report(capsys, str(path), *words)
     assert (said["halo"], said["normalise"]) == (3, "percentile:2,98")
     assert said["measured_on"] == "the source"
@@ -79,3 +83,48 @@ def test_a_wrong_model_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert json.loads(out.splitlines()[-1])["status"] == "refused"
     assert main(["check-model", str(tmp_path / "gone.onnx")]) == 2
     assert "there is no model file" in capsys.readouterr().err
+
+
+def test_what_onnxruntime_cannot_run_is_refused_by_every_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It takes no float64 convolution; the model says float32 at both ends."""
+    nodes = [
+        models.node("Cast", ["in"], ["d"], to=11),
+        models.node("Conv", ["d", "a"], ["c"], pads=[1] * 4),
+        models.node("Cast", ["c"], ["out"], to=1),
+    ]
+    stored = [("a", models.weights(1, 1, 3, 3, dtype="f8"))]
+    path = models.save(tmp_path / "m.onnx", nodes, stored)
+    source, target = image(tmp_path), tmp_path / "out.zarr"
+    op = f"onnx:model={path},halo=auto"
+    for words in (["check-model", str(path)], ["run", source, str(target), "--op", op]):
+        capsys.readouterr()
+        assert main(words) == 2
+        lines = capsys.readouterr().err.splitlines()
+        assert len(lines) == 1
+        assert "m.onnx" in lines[0]
+        assert "no Conv for float64" in lines[0]
+        assert "export it in float32" in lines[0]
+    assert not target.exists()
+
+
+def test_a_run_and_a_rerun_tell_what_should_be_known_of_the_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    source, first, second = image(tmp_path), tmp_path / "a.zarr", tmp_path / "b.zarr"
+    op = f"onnx:model={path},halo=1"
+    for words in (
+        ["run", source, str(first), "--op", op],
+        ["rerun", str(first), str(second), "--model", str(path)],
+    ):
+        capsys.readouterr()
+        assert main([*words, "--json"]) == 0
+        out, err = capsys.readouterr()
+        notes = json.loads(out.splitlines()[-1])["notes"]
+        assert [line for line in err.splitlines() if "note:" in line] == [
+            f"napari-materialize: note: {note}" for note in notes
+        ]
+    assert main(["info", source, "--op", op]) == 0
+    assert f"note    {notes[0]}" in capsys.readouterr().out

@@ -198,7 +198,66 @@ def absurd(path: Path) -> None:
     path.write_bytes(model.SerializeToString())
 
 
+def double(path: Path) -> None:
+    """Floats in and out, and float64 between: onnxruntime's CPU has no such convolution."""
+    nodes = [
+        models.node("Cast", ["in"], ["d"], to=onnx.TensorProto.DOUBLE),
+        models.node("Conv", ["d", "a"], ["c"], pads=[1] * 4),
+        models.node("Cast", ["c"], ["out"], to=onnx.TensorProto.FLOAT),
+    ]
+    models.save(path, nodes, [("a", models.weights(1, 1, 3, 3, dtype="f8"))])
+
+
+def too_new_a_file(path: Path) -> None:
+    model = onnx.load(models.plain(path))
+    model.ir_version = 99
+    path.write_bytes(model.SerializeToString())
+
+
+def nonsense(path: Path, **options: Any) -> None:
+    models.save(path, [models.node("Nonsense", ["in"], ["out"], **options)])
+
+
 WRONG = {
+    "float64 convolution": (double, r"has no Conv for float64, which .*; export it in float32"),
+    "float64 pool": (
+        lambda path: models.save(
+            path,
+            [models.node("AveragePool", ["in"], ["out"], kernel_shape=[3, 3], pads=[1] * 4)],
+            takes=onnx.TensorProto.DOUBLE,
+        ),
+        r"has no AveragePool for float64, .*; export it in float32",
+    ),
+    "bfloat16": (
+        lambda path: models.save(
+            path,
+            [models.node("Mul", ["in", "in"], ["out"])],
+            takes=onnx.TensorProto.BFLOAT16,
+        ),
+        r"has no Mul for bfloat16, .*; export it in float32",
+    ),
+    "opset too old": (
+        lambda path: models.save(
+            path,
+            [models.node("Relu", ["in"], ["out"])],
+            opsets=[onnx.helper.make_opsetid("", 1)],
+        ),
+        r"has no Relu of opset 1; export it again, for opset 13 or later",
+    ),
+    "file format too new": (too_new_a_file, r"ir_version is 99, .*; export it again, with an old"),
+    "unknown operator": (nonsense, r"opset 17, .* has no operator Nonsense; export it again"),
+    "unknown operator of Microsoft": (
+        lambda path: nonsense(path, domain="com.microsoft"),
+        r"has no operator Nonsense of com\.microsoft; export it again",
+    ),
+    "types that do not fit": (
+        lambda path: models.save(
+            path,
+            [models.node("Conv", ["in", "a"], ["out"])],
+            [("a", models.weights(1, 1, 3, 3, dtype="f8"))],
+        ),
+        r"is no valid model \(Type Error: .*\); export it again",
+    ),
     "corrupt": (corrupt, r"bad\.onnx is not an ONNX model, or is damaged .* export it again"),
     "weights missing": (
         without_weights,

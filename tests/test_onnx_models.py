@@ -364,4 +364,6 @@ def test_a_halo_that_covers_too_little_is_refused_or_noted(tmp_path: Path) -> No
         ops.Onnx(models.valid(tmp_path / "v.onnx"), 1)
     path = models.plain(tmp_path / "m.onnx")
     image = NOISE.normal(size=(30, 40)).astype("f4")
-    assert nm.open_view(image, ops.Onnx(path, 1)).ops[0].notes == ()
+    (note,) = nm.open_view(image, ops.Onnx(path, 1)).ops[0].notes
+    assert note.startswith("halo=1 is given, but a halo of 2 was measured")
+    assert nm.open_view(image, ops.Onnx(path, 2)).ops[0].notes == ()

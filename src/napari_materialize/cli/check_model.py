@@ -15,16 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from napari_materialize.cli.outcome import (
-    DONE,
-    Debug,
-    Json,
-    Report,
-    conclude,
-    printable,
-    say,
-    table,
-)
+from napari_materialize.cli.outcome import DONE, Debug, Json, Report, conclude, show, table
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -66,8 +57,7 @@ def _check(model: str, source: str | None, text: str | None, as_json: bool, repo
     report |= _describe(op, source is not None)
     report["chunk"] = _cost(view)
     if not as_json:
-        for line in _lines(report):
-            say(printable(line))
+        show(_lines(report))
     return DONE
 
 

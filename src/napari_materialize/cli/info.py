@@ -9,18 +9,9 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.cli.outcome import (
-    DONE,
-    Debug,
-    Json,
-    Report,
-    conclude,
-    printable,
-    say,
-    table,
-)
+from napari_materialize.cli.outcome import DONE, Debug, Json, Report, conclude, show, table
 from napari_materialize.cli.record import own_record
-from napari_materialize.cli.run import Boundary, Ops, Source  # noqa: TC001 - typer reads them
+from napari_materialize.cli.run import Boundary, Ops, Source, notes_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -48,8 +39,7 @@ def _info(source: str, ops: Sequence[str], boundary: Any, as_json: bool, report:
     view = open_view(source, ops, boundary=boundary)
     report |= _describe(view)
     if not as_json:
-        for line in _lines(report):
-            say(printable(line))
+        show(_lines(report))
     return DONE
 
 
@@ -68,6 +58,7 @@ def _describe(view: View) -> Report:
         "levels": [_level(level) for level in view.levels],
         "storage": [dict(each) for each in getattr(view.source, "storage", ())],
         "notices": list(getattr(view.source, "notices", ())),
+        "notes": notes_of(view),
         "identity": view.identity if view.stable else None,
         "record": own_record(view.source.location),
     }
@@ -98,6 +89,7 @@ def _lines(report: Report) -> list[str]:
         heads.insert(3, ("ops", "  ".join(report["ops"])))
     heads += [("stored", text) for text in _stored(report["storage"])]
     heads += [("notice", notice) for notice in report["notices"]]
+    heads += [("note", note) for note in report["notes"]]
     if (record := report["record"]) is not None:
         heads.append(("made by", _made_by(record)))
     rows = [("level", "shape", "chunks", "dtype", "scale", "translation", "MB")]

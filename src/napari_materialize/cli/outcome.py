@@ -33,6 +33,7 @@ __all__ = [
     "print_json",
     "printable",
     "say",
+    "show",
     "stopped_by",
     "table",
 ]
@@ -143,6 +144,12 @@ def say(text: str, *, err: bool = False) -> None:
     """Write a line to standard output, or to standard error, as far as its encoding goes."""
     encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
     typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+
+
+def show(lines: Iterable[str]) -> None:
+    """Write a listing to standard output, with what cannot be printed written out."""
+    for line in lines:
+        say(printable(line))
 
 
 def print_json(report: Report) -> None:

@@ -12,7 +12,7 @@ import typer
 
 from napari_materialize.cli.outcome import DONE, PARTLY_FAILED, Debug, Json, Report, conclude, say
 from napari_materialize.cli.record import own_record
-from napari_materialize.cli.run import Out, Slots, _counts, receipt
+from napari_materialize.cli.run import Out, Slots, _counts, receipt, tell_notes
 from napari_materialize.errors import SourceError
 
 if TYPE_CHECKING:
@@ -74,6 +74,7 @@ def _rerun(store: str, out: str, models: Sequence[str], slots: str | None, repor
 
     record = record_of(store)
     view, jobs = recorded_view(record, models), recorded_jobs(record)
+    report["notes"] = tell_notes(view)
     number = None if slots is None else whole_number("--slots", slots, 1)
     failed = 0
     with Engine(number, nice=0) as engine:

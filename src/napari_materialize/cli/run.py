@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from napari_materialize.plan import Plan
     from napari_materialize.view import View
 
-__all__ = ["Boundary", "Ops", "Source", "receipt", "run"]
+__all__ = ["Boundary", "Ops", "Source", "notes_of", "receipt", "run", "tell_notes"]
 
 SHOWN_FAILURES = 5
 """Failed chunks that are named to a person; a program gets all of them."""
@@ -169,6 +169,7 @@ def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) 
     slots = asked.slot_count
     view = asked.view()
     tell_notices(view)
+    report["notes"] = tell_notes(view)
     options = asked.options(view)
     plan = _plan(view, asked.out, options)
     report |= {
@@ -206,6 +207,23 @@ def tell_notices(view: View) -> None:
     """Say what is odd about a source, for a person who will not look at it with ``info``."""
     for notice in getattr(view.source, "notices", ()):
         complain(f"notice: {notice}")
+
+
+def tell_notes(view: View) -> list[str]:
+    """Say what a person should know of the ops before they run, a line each; return the lines.
+
+    What was found out of a model, that is: a device that is not there, a halo too small, what its
+    description contradicts.
+    """
+    found = notes_of(view)
+    for note in found:
+        complain(f"note: {note}")
+    return found
+
+
+def notes_of(view: View) -> list[str]:
+    """Return what a view's ops have to say, each sentence once."""
+    return list(dict.fromkeys(note for op in view.ops for note in getattr(op, "notes", ())))
 
 
 def _plan(view: View, out: str, options: Mapping[str, Any]) -> Plan:

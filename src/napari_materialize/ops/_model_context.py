@@ -91,6 +91,7 @@ def measure(
     *,
     told: bool = False,
     whole: bool = False,
+    branches: bool = False,
 ) -> Context:
     """Measure the context that a model needs along each of its space axes.
 
@@ -107,6 +108,8 @@ def measure(
     whole : bool
         Whether the graph has operators that look at the whole tile, so that other strides are not
         tried before it is said.
+    branches : bool
+        Whether the graph may branch on the voxels of a tile.
     """
     times = (1,) if told or whole else TIMES
     far = reach if reach is not None and len(reach) == len(grid) else None
@@ -116,7 +119,7 @@ def measure(
     if agreed:
         rows = zip(grid, stride, strict=True)
         steps = [replace(axis, stride=step) for axis, step in rows]
-        left = far_difference(run, sample, steps, halo, far)
+        left = far_difference(run, sample, steps, halo, far, flat=branches)
         residual, agreed = max(residual, left), left == 0
     return Context(halo, stride, residual, max(axis.height for axis in found), not agreed)
 

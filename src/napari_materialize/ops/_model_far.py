@@ -41,6 +41,8 @@ def far_difference(
     grid: Sequence[AxisGrid],
     halo: Index,
     reach: Index | None,
+    *,
+    flat: bool = False,
 ) -> float:
     """Return by how much the middle of a tile changes with its far voxels; 0 if it does not.
 
@@ -52,6 +54,9 @@ def far_difference(
         The context that was measured, in voxels per space axis.
     reach
         The context that the graph says, if it says one.
+    flat
+        Whether tiles of one value are tried too: a branch that the voxels of ordinary tiles always
+        take is seen where the far voxels are the only ones that take it.
     """
     far = reach if reach is not None and len(reach) == len(grid) else (0,) * len(grid)
     near = [max(pair) + axis.stride for *pair, axis in zip(halo, far, grid, strict=True)]
@@ -63,7 +68,10 @@ def far_difference(
             if sides is None:
                 left = 0.0 if left == math.inf else left  # nothing can be said, or no more
                 break
-            left = min(left, _change(k, grid[k], run, sample(sides)[-1], distance))
+            voxels = sample(sides)[-1]
+            others = tuple(_extremes(voxels))
+            changes = (_change(k, grid[k], run, t, distance, others) for t in _tiles(voxels, flat))
+            left = min(left, max(changes))
             if left == 0:
                 break
         worst = max(worst, left)
@@ -86,14 +94,15 @@ def _needed(axis: AxisGrid, distance: int) -> int:
     return middle + 2 * (distance + CHANGED + axis.least)
 
 
-def _change(
+def _change(  # noqa: PLR0917
     k: int,
     axis: AxisGrid,
     run: Callable[[np.ndarray], np.ndarray],
     tile: np.ndarray,
     distance: int,
+    others: tuple[float, ...],
 ) -> float:
-    """Return the worst difference in the middle when all voxels far from it are others."""
+    """Return the worst difference in the middle when all voxels far from it have other values."""
     side = tile.shape[2 + k]
     ends = CHANGED + axis.least
     low = math.ceil((ends + distance) * axis.ratio) - axis.first
@@ -101,9 +110,12 @@ def _change(
     middle = (*(slice(None),) * (2 + k), slice(low, high))
     before = run(tile)[middle].astype(np.float64)
     finite = before[np.isfinite(before)]
-    allowed = ROUNDING * (float(np.ptp(finite)) if finite.size else 0.0)
+    height = float(np.ptp(finite)) if finite.size else 0.0
+    if not height and finite.size:  # of a flat tile comes a flat one
+        height = float(np.abs(finite).max())
+    allowed = ROUNDING * height
     worst = 0.0
-    for value in _extremes(tile):
+    for value in others:
         other = tile.copy()
         along = np.moveaxis(other, 2 + k, 0)
         along[:ends] = value
@@ -114,6 +126,12 @@ def _change(
         apart[(before == after) | (np.isnan(before) & np.isnan(after))] = 0
         worst = max(worst, float(np.nan_to_num(apart, nan=np.inf).max(initial=0.0)))
     return worst if worst > allowed else 0.0
+
+
+def _tiles(tile: np.ndarray, flat: bool) -> list[np.ndarray]:
+    """Return a tile, and the same with its lowest and its highest value everywhere if ``flat``."""
+    values = (tile.min(), tile.max()) if flat else ()
+    return [tile, *(np.full_like(tile, value) for value in values)]
 
 
 def _extremes(tile: np.ndarray) -> Iterator[float]:

@@ -14,7 +14,7 @@ import json
 import os
 import sys
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,6 +25,8 @@ from napari_materialize.geometry import Box
 from napari_materialize.ops._model_axes import ModelAxes
 from napari_materialize.ops._model_context import Context, measure
 from napari_materialize.ops._model_scale import Constants, Normalisation
+from napari_materialize.ops._model_sizes import size_difference
+from napari_materialize.ops._model_steering import steering
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +40,7 @@ __all__ = ["Findings", "findings"]
 FOLDER_VARIABLE = "NAPARI_MATERIALIZE_CACHE"
 """Environment variable: the folder of remembered measurements; empty for none."""
 
-VERSION = 2
+VERSION = 3
 """Of the way in which contexts are measured."""
 
 SEED = 2024
@@ -53,6 +55,26 @@ class Findings:
     """``the source`` or ``noise``."""
     whole: tuple[str, ...] = ()
     """Operators of the graph that may look at the whole tile."""
+    steering: tuple[str, ...] = ()
+    """Operators of the graph that may follow the tile's size, or branch on its voxels."""
+    sizes: tuple[Index, Index] | None = None
+    """Sides of the smallest and of the largest tile that were compared on their account."""
+
+    @property
+    def doubt(self) -> str | None:
+        """What cannot be known of a model that follows its tile; None of others."""
+        if not self.steering or self.context.tile_dependent:
+            return None
+        what = (
+            f"its graph may follow the size or the voxels of its tile ({', '.join(self.steering)})"
+        )
+        if self.sizes is None:
+            return f"{what}, and no two sizes could be compared"
+        least, most = (" x ".join(map(str, sides)) for sides in self.sizes)
+        return (
+            f"{what}: tiles of {least} to {most} voxels agree inside their halos, and what it "
+            "does with others is not known"
+        )
 
     @property
     def sentence(self) -> str:
@@ -60,7 +82,8 @@ class Findings:
         context = self.context
         halo = ", ".join(map(str, dict.fromkeys(context.halo)))
         if context.tile_dependent:
-            because = f" (it has {', '.join(self.whole)})" if self.whole else ""
+            names = dict.fromkeys((*self.whole, *self.steering))
+            because = f" (it has {', '.join(names)})" if names else ""
             return (
                 f"its output depends on the whole tile{because}: with {halo} voxels of context two "
                 f"tiles still differ by {context.residual:.2g} of {context.height:.2g}"
@@ -72,7 +95,8 @@ class Findings:
     @property
     def record(self) -> dict[str, Any]:
         """The same as JSON."""
-        return {**asdict(self.context), "on": self.on}
+        record = {**asdict(self.context), "on": self.on}
+        return record if self.sizes is None else {**record, "sizes": self.sizes}
 
 
 _known: dict[str, Findings] = {}
@@ -109,15 +133,26 @@ def _key(op: ModelOp) -> str:
 def _measure(op: ModelOp, voxels: Voxels | None) -> Findings:
     ports = op.ports
     strides = op.file.graph.strides(ports.input, ports.output)
+    follows = steering(op.file.graph, ports.input)
+    run, sample = partial(ports.run, op._runtime), partial(_sample, op, voxels)
     context = measure(
-        partial(ports.run, op._runtime),
-        partial(_sample, op, voxels),
+        run,
+        sample,
         ports.grid,
         strides.reach,
         told=op.told_multiple,
         whole=bool(strides.whole),
+        branches=bool(follows),
     )
-    return Findings(context, "noise" if voxels is None else "the source", strides.whole)
+    compared = None
+    if follows and not context.tile_dependent:
+        grid = ports.with_strides(context.stride).grid
+        compared = size_difference(run, sample, grid, context.halo, context.residual)
+        if compared is not None and compared.residual:
+            context = replace(context, residual=compared.residual, tile_dependent=True)
+    sizes = None if compared is None else (compared.least, compared.most)
+    on = "noise" if voxels is None else "the source"
+    return Findings(context, on, strides.whole, follows, sizes)
 
 
 def _sample(op: ModelOp, voxels: Voxels | None, sides: Index) -> Sequence[np.ndarray]:
@@ -215,8 +250,11 @@ def _read(key: str) -> Findings | None:
             float(said["height"]),
             bool(said["tile_dependent"]),
         )
-        return Findings(context, str(said["on"]), tuple(map(str, said["whole"])))
-    except (OSError, ValueError, KeyError, TypeError):
+        whole, follows = (tuple(map(str, said[key])) for key in ("whole", "steering"))
+        sizes = said.get("sizes")
+        pair = None if sizes is None else (tuple(map(int, sizes[0])), tuple(map(int, sizes[1])))
+        return Findings(context, str(said["on"]), whole, follows, pair)
+    except (OSError, ValueError, LookupError, TypeError):
         return None
 
 
@@ -228,5 +266,6 @@ def _write(key: str, found: Findings) -> None:
     with contextlib.suppress(OSError):
         folder.mkdir(parents=True, exist_ok=True)
         partial_file = folder / f"{key}.{os.getpid()}.part"
-        partial_file.write_text(json.dumps({**found.record, "whole": found.whole}))
+        names = {"whole": found.whole, "steering": found.steering}
+        partial_file.write_text(json.dumps({**found.record, **names}))
         partial_file.replace(folder / f"{key}.json")

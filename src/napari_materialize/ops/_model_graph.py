@@ -51,7 +51,7 @@ MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One operator of the main graph."""
+    """One operator."""
 
     operator: str
     domain: str
@@ -80,6 +80,9 @@ class Strides:
     whole: tuple[str, ...]
     """Operators that may look at the whole tile, each once."""
 
+    channels: int | None = None
+    """Channels that the first convolution takes, where there is one."""
+
     certain: bool = True
     """Whether the thread from input to output was followed all the way, through known operators."""
 
@@ -104,6 +107,12 @@ class Graph:
 
     opset: int = 0
     """The version of ONNX's own operators."""
+
+    kinds: frozenset[int] = frozenset()
+    """ONNX's numbers of the types of the stored tensors and of the inputs."""
+
+    inner: tuple[Node, ...] = ()
+    """The operators of all other graphs: of branches, loops and functions."""
 
     def operator(self, output: str) -> str | None:
         """Return the type of the operator that makes ``output``, if the main graph has one."""
@@ -146,6 +155,7 @@ class Graph:
         if rank is None:
             return Strides(None, None, None, whole, certain=False)
         states = {source: _State([Fraction(1)] * rank, [Fraction(0)] * rank)}
+        channels: int | None = None
         stride, certain = [1] * rank, not any(n.operator in _PERHAPS for n in self.nodes)
         for node in self.nodes:
             known = [states[name] for name in node.inputs if name in states]
@@ -155,18 +165,19 @@ class Graph:
                 certain = False
             if not known or node.operator in _SHAPES:
                 continue
+            channels = channels or self._taken(node)
             reach = [max(axis) for axis in zip(*(state.reach for state in known), strict=True)]
             made = self._through(node, _State(list(known[0].step), reach), rank)
             for axis, step in enumerate(made.step):
                 stride[axis] = math.lcm(stride[axis], step.numerator)
             states.update(dict.fromkeys(node.outputs, made))
         if max(stride) > MOST:
-            return Strides(rank, None, None, whole, certain=False)
+            return Strides(rank, None, None, whole, channels, certain=False)
         last = [states[target]] if target in states else list(states.values())
         far = tuple(
             min(MOST, math.ceil(max(state.reach[axis] for state in last))) for axis in range(rank)
         )
-        return Strides(rank, tuple(stride), far, whole, certain and target in states)
+        return Strides(rank, tuple(stride), far, whole, channels, certain and target in states)
 
     def window(self, node: Node) -> list[int] | None:
         """Return the sides of the window that an operator moves over its input."""
@@ -177,6 +188,13 @@ class Graph:
             return list(given)
         weights = self.shapes.get(node.inputs[1]) if len(node.inputs) > 1 else None
         return list(weights[2:]) if weights and len(weights) > 2 else None
+
+    def _taken(self, node: Node) -> int | None:
+        """Return the channels that a convolution takes."""
+        weights = self.shapes.get(node.inputs[1]) if len(node.inputs) > 1 else None
+        if node.operator != "Conv" or not weights or len(weights) < 3:
+            return None
+        return weights[1] * int(node.attributes.get("group") or 1)
 
     def _through(self, node: Node, state: _State, rank: int) -> _State:
         """Return what is known behind an operator."""

@@ -27,6 +27,7 @@ from napari_materialize.ops._model_ports import Ports, each_axis, find_ports, pi
 from napari_materialize.ops._model_record import in_words, one_if_equal, record_of
 from napari_materialize.ops._model_scale import After, Normalisation, Pending
 from napari_materialize.ops._model_session import Runtime
+from napari_materialize.ops._model_steering import steering
 from napari_materialize.ops._model_trimmed import Trimmed, Wanted, trimmed
 
 if TYPE_CHECKING:
@@ -259,7 +260,8 @@ class ModelOp(Op):
         put = partial(object.__setattr__, op)
         said = self.file.graph.strides(self._ports.input, self._ports.output)
         unsure = bool(said.whole) or not (said.certain or self.told_multiple)
-        if self._found is None and (self.extent == AUTO or unsure):
+        unsure = unsure or bool(steering(self.file.graph, self._ports.input))
+        if self._found is None and (self.extent == AUTO or unsure or self._is_short(said.reach)):
             put("_found", findings(self, voxels))
         found = op._found
         if found is not None:
@@ -270,6 +272,10 @@ class ModelOp(Op):
             put("_taken", {level: Pending(partial(take, number)) for number, level in levels})
         put("_trimmed", op._trim())
         return op
+
+    def _is_short(self, reach: Index | None) -> bool:
+        """Whether a halo is given that is less than the graph says: then it is measured too."""
+        return reach is not None and any(a < b for a, b in zip(self._margin, reach, strict=False))
 
     def _take(self, found: Findings) -> None:
         """Take over what was measured."""
@@ -287,6 +293,8 @@ class ModelOp(Op):
             self._note(
                 f"{found.sentence}; each chunk has a tile of its own, with seams between them"
             )
+        if found.doubt is not None:
+            self._note(found.doubt)
         if self.extent != AUTO:
             wanted = self._margin
             short = any(a < b for a, b in zip(wanted, context.halo, strict=True))

@@ -244,7 +244,7 @@ def find_ports(
     given = None if multiple is None else each_axis(multiple, rank, runner.place, "multiple")
     far = max(strides.reach or (0,))
     refusal: ModelError | None = None
-    for steps, rest, channels in trial.guesses(given or said, given is not None):
+    for steps, rest, channels in trial.guesses(given or said, given is not None, strides.channels):
         for least in dict.fromkeys((_TRIAL, 64, 2 * far + 1)):
             try:
                 found = trial.fit(steps, rest, channels, least)
@@ -289,10 +289,13 @@ class _Trial:
         """The fixed sides."""
         return tuple(self._declared(letter) for letter in self.layout.space)
 
-    def guesses(self, steps: Index, told: bool) -> Iterator[tuple[Index, int, int]]:
-        """Walk what is tried: strides, what is added to them, channels."""
+    def guesses(
+        self, steps: Index, told: bool, said: int | None
+    ) -> Iterator[tuple[Index, int, int]]:
+        """Walk what is tried: strides, what is added to them, channels (``said`` by the graph)."""
         known = self._declared("c")
-        for channels in (1, 3, 2, 4) if known is None else (known,):
+        few = (1, 3, 2, 4) if said is None or said < 1 else dict.fromkeys((said, 1, 3, 2, 4))
+        for channels in few if known is None else (known,):
             for times in (1,) if told else _TIMES:
                 yield tuple(times * step for step in steps), 0, channels
             # a net without padding takes sides such as 16 n + 12

@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import io
-import re
 import sys
 import threading
 import weakref
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from napari_materialize.errors import ModelError
+from napari_materialize.ops._model_reasons import why_failed, why_not_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +48,7 @@ class Runtime:
         """Why the device that was asked for is not used; None if it is."""
         self._weights = str(file.path.parent) if file.external else None
         """The folder of the weights in other files."""
+        self._kinds = file.graph.kinds
         self.session = self._load(data, device, threads)
         self.on_gpu = _CUDA in self.providers
         self._number = int(device.partition(":")[2] or 0)
@@ -89,7 +90,7 @@ class Runtime:
         except Exception as error:
             raise ModelError(
                 f"{self.place} cannot be loaded by onnxruntime {onnxruntime.__version__}: "
-                f"{_reason(error)}; export it again, for an older opset if it is too new"
+                f"{why_not_loaded(error, self._kinds)}"
             ) from error
 
     @classmethod
@@ -136,7 +137,7 @@ class Runtime:
         except Exception as error:
             shape = " x ".join(map(str, tile.shape))
             raise ModelError(
-                f"{self.place} fails on a block of {shape}: {_reason(error)}; if it needs sides "
+                f"{self.place} fails on a block of {shape}: {why_failed(error)}; if it needs sides "
                 "that are multiples of a number, give it: multiple=8 or another"
             ) from error
         return np.asarray(result)
@@ -180,14 +181,3 @@ def _quiet_start() -> Iterator[None]:
         yield
     finally:
         onnxruntime.set_default_logger_severity(2)  # onnxruntime's own default: warnings
-
-
-def _reason(error: Exception) -> str:
-    """Return onnxruntime's reason in one line, without its codes, source files and advice."""
-    first = str(error).strip().partition("\n")[0]
-    if too_new := re.search(r"Opset (\d+) is under development.* till opset (\d+)", first):
-        return f"it is written for opset {too_new[1]}, and opsets up to {too_new[2]} are known"
-    first = re.sub(r"\[ONNXRuntimeError\] : \d+ : \w+ : ", "", first)
-    first = re.sub(r"Non-zero status code .* while running (\w+) node.*Message: ", r"\1: ", first)
-    first = re.sub(r"\S+\.(?:cc|h):\d+ (?:\w+ |.*?\) )", "", first)
-    return first.rstrip(" .;") or type(error).__name__

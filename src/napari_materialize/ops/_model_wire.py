@@ -22,7 +22,9 @@ __all__ = ["INT64", "Found", "pieces", "scan"]
 
 _PARTS: dict[str, dict[int, str]] = {
     "model": {7: "graph", 25: "function"},
-    "graph": {1: "node", 5: "tensor", 15: "sparse"},
+    "graph": {1: "node", 5: "tensor", 11: "input", 15: "sparse"},
+    "input": {2: "type"},
+    "type": {1: "numbers"},
     "function": {7: "node", 11: "attribute"},
     "node": {5: "attribute"},
     "attribute": {5: "tensor", 6: "graph", 10: "tensor", 11: "graph", 22: "sparse", 23: "sparse"},
@@ -50,6 +52,9 @@ class Found:
     domains: set[str] = field(default_factory=set)
     """Domains of its operators, in every graph."""
 
+    inner: list[Node] = field(default_factory=list)
+    """The operators of all other graphs: of branches, loops and functions."""
+
     own: set[str] = field(default_factory=set)
     """Domains of the functions that the file itself defines."""
 
@@ -58,12 +63,17 @@ class Found:
 
     shapes: dict[str, tuple[int, ...]] = field(default_factory=dict)
     numbers: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    kinds: set[int] = field(default_factory=set)
+    """Numbers of the types of its stored tensors and of its inputs."""
+
     opset: int = 0
     """The version of ONNX's own operators."""
 
     def graph(self) -> Graph:
         """Return the main graph."""
-        return Graph(tuple(self.nodes), self.shapes, self.numbers, self.opset)
+        nodes, inner = tuple(self.nodes), tuple(self.inner)
+        kinds = frozenset(self.kinds)
+        return Graph(nodes, self.shapes, self.numbers, self.opset, kinds, inner)
 
 
 def scan(data: bytes) -> Found:
@@ -78,6 +88,7 @@ def scan(data: bytes) -> Found:
     graphs = 0
     todo = [("model", memoryview(data), 0)]
     main: list[memoryview] = []
+    inner: list[memoryview] = []
     while todo:  # a list, not a recursion: a file cannot exhaust the stack
         kind, message, depth = todo.pop()
         texts: dict[int, list[str]] = {}
@@ -86,25 +97,32 @@ def scan(data: bytes) -> Found:
                 continue
             if (part := _PARTS.get(kind, {}).get(number)) is not None:
                 graphs += part == "graph"
-                if part == "node" and kind == "graph" and depth == 1:
-                    main.append(value)
+                if part == "node":
+                    (main if kind == "graph" and depth == 1 else inner).append(value)
                 todo.append((part, value, depth + 1))
             elif _is_text(kind, number):
                 texts.setdefault(number, []).append(bytes(value).decode())
-        if kind == "external" and texts.get(1) == ["location"]:
-            found.locations.update(texts.get(2, ()))
-        elif kind == "node":
-            found.domains.add("".join(texts.get(7, ())))
-        elif kind == "function":
-            found.own.add("".join(texts.get(10, ())))
-        elif kind == "tensor":
-            _keep_tensor(found, message, None)
+        _keep(found, kind, message, texts)
     if not graphs:
         raise ValueError("no graph")
     found.opset = _opset(memoryview(data))
-    for message in main:
-        found.nodes.append(_node(found, message))
+    found.nodes = [_node(found, message) for message in main]
+    found.inner = [_node(Found(), message) for message in inner]  # names of their own
     return found
+
+
+def _keep(found: Found, kind: str, message: memoryview, texts: dict[int, list[str]]) -> None:
+    """Remember what a message says, of those that say something."""
+    if kind == "external" and texts.get(1) == ["location"]:
+        found.locations.update(texts.get(2, ()))
+    elif kind == "node":
+        found.domains.add("".join(texts.get(7, ())))
+    elif kind == "function":
+        found.own.add("".join(texts.get(10, ())))
+    elif kind == "tensor":
+        _keep_tensor(found, message, None)
+    elif kind == "numbers":
+        found.kinds.update(n for part, n in _fields(message) if part == 1 and isinstance(n, int))
 
 
 def _is_text(kind: str, number: int) -> bool:
@@ -186,6 +204,7 @@ def _keep_tensor(found: Found, message: memoryview, called: str | None) -> None:
             values += _integers(value)
     name = called or name
     found.shapes[name] = tuple(shape)
+    found.kinds.add(dtype)
     form = _FORMATS.get(dtype)
     if form and len(raw) <= _FEW * struct.calcsize(form):
         values += [v for (v,) in struct.iter_unpack(form, raw)]
