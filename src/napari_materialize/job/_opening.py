@@ -209,8 +209,13 @@ def _unaddable(record: Mapping[str, Any] | None, key: Mapping[str, Any]) -> str 
     clauses = differing(record, key, "levels")
     if clauses:
         return clauses[0]
-    numbers = [[each.get("level") for each in job["levels"]] for job in (record, key)]
+    numbers = [_numbers(job.get("levels")) for job in (record, key)]
     return None if numbers[0] == numbers[1] else f"levels there: {numbers[0]}, here: {numbers[1]}"
+
+
+def _numbers(levels: object) -> list[object]:
+    """Return the numbers of levels that a description lists, as far as it does."""
+    return [each.get("level") for each in _mappings(levels)]
 
 
 def _refuse_foreign(store: KeptStore, name: str) -> None:
@@ -286,6 +291,6 @@ def _extremes(values: list[Any]) -> list[Seen]:
     """Return what records and headers say of the values that were seen, as far as it is that."""
     found = []
     for value in values:
-        with contextlib.suppress(TypeError, ValueError, IndexError, KeyError):
+        with contextlib.suppress(TypeError, ValueError, LookupError, OverflowError):
             found.append(parse_extremes(value))
     return found

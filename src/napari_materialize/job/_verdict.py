@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Verdict", "verify_result"]
 
+MOST_BYTES = 64 * 2**20
+"""Bytes of the largest document that is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
@@ -87,11 +90,14 @@ def _documents(where: str, sizes: Mapping[str, int], store: KeptStore) -> list[s
         found += list(source.notices)
     except SourceError as error:
         found.append(str(error))
-    for path in sizes:
+    for path, size in sizes.items():
         if path.rpartition("/")[2] in (".zattrs", ".zarray", ".zgroup", ".zmetadata", "zarr.json"):
+            if not 0 <= size <= MOST_BYTES:
+                found.append(f"{path}: a file of at most {MOST_BYTES} bytes is expected")
+                continue
             try:
                 json.loads(store.get(path) or b"")
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 found.append(f"{path}: not JSON ({error})")
     return found
 
@@ -133,7 +139,8 @@ def _files(
 
 def _unfinished(store: KeptStore, record: Mapping[str, Any]) -> int:
     """Return how many files a journal, if there is one, does not know as done."""
-    boxes = [Sums.parse(each).files for each in record.get("checks") or []]
+    checks = record.get("checks")
+    boxes = [Sums.parse(each).files for each in checks] if isinstance(checks, list) else []
     found = read_journal(store, boxes)
     if found is None:
         return 0 if record.get("status") == "complete" else 1

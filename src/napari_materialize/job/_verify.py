@@ -78,7 +78,9 @@ def summed(
     for file in _places(files):
         path = key(position, file)
         if path in sizes:
-            size, crc = sizes[path], _crc(store, path)
+            size = max(sizes[path], 0)
+            # a link, or what else is no file, is not followed: it is damage, whatever it leads to
+            crc = _crc(store, path) if sizes[path] >= 0 else None
             ledger.note(file, FileState.WRITTEN, size, crc if crc is not None else 0)
             sums.add(file, size, crc if crc is not None else -1 & 0xFFFFFFFF)
     return ledger, sums

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import threading
 import time
 import zlib
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.journal._ledger import FileState, Ledger
+from napari_materialize.layout import check_writable
 from napari_materialize.stores import AppendStore, KeptStore
 
 if TYPE_CHECKING:
@@ -37,6 +39,9 @@ BATCH, SECONDS = 64, 2.0
 
 _KINDS = {"w": FileState.WRITTEN, "e": FileState.EMPTY, "f": FileState.FAILED}
 _LETTERS = {state: letter for letter, state in _KINDS.items()}
+
+_NOT_OURS = (ValueError, TypeError, LookupError, OverflowError, RecursionError)
+"""What reading a line raises that only looks like one."""
 
 type Seen = list[tuple[float, float] | None]
 """The lowest and the highest value of each channel."""
@@ -90,7 +95,7 @@ def read_journal(store: KeptStore, files: Sequence[Box] | None = None) -> Found 
                 found.ledgers = {at: Ledger(box) for at, box in enumerate(files or ())}
                 found.cleared = not key.get("clears", False)
         elif found is not None:
-            with contextlib.suppress(ValueError, TypeError, OverflowError):  # not a line of ours
+            with contextlib.suppress(*_NOT_OURS):
                 _take(found, kind, content)
     if found is None and pieces:
         return Found({}, batches=_last(batches))  # begun and killed: it is ours, and empty
@@ -100,6 +105,7 @@ def read_journal(store: KeptStore, files: Sequence[Box] | None = None) -> Found 
 def _object(text: str) -> Mapping[str, Any] | None:
     try:
         value = json.loads(text)
+        check_writable(value)  # what is gone on with is written again
     except (ValueError, RecursionError):
         return None
     return value if isinstance(value, Mapping) else None
@@ -138,12 +144,15 @@ def parse_extremes(value: Any) -> Seen:
 
     Raises
     ------
-    TypeError, ValueError
+    TypeError, ValueError, LookupError, OverflowError
         If it is something else.
     """
-    return [
+    found: Seen = [
         None if window is None else (float(window[0]), float(window[1])) for window in list(value)
     ]
+    if not all(math.isfinite(each) for window in found if window is not None for each in window):
+        raise ValueError("values that were seen are finite numbers")
+    return found
 
 
 def _line(kind: str, content: str = "") -> bytes:

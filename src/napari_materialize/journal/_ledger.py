@@ -87,9 +87,9 @@ class Ledger:
     def note(self, file: Index, state: FileState, size: int = 0, crc: int = 0) -> None:
         """Take note of what became of a file."""
         place = self._place(file)
-        self.states[place] = state
         self._sizes[place] = size
         self._checksums[place] = crc
+        self.states[place] = state  # last: numbers that do not fit leave it as it was
 
     def at(self, file: Index) -> tuple[FileState, int, int]:
         """Return the state, the size and the checksum of a file."""

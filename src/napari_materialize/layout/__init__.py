@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from napari_materialize.errors import OptionError
 from napari_materialize.layout._image import RECORD_KEY, CodecFragments, Frame, ImageDocument
-from napari_materialize.layout._paths import is_result_path, read_record
+from napari_materialize.layout._paths import check_writable, is_result_path, read_record
 from napari_materialize.layout.n5 import N5Layout
 from napari_materialize.layout.zarr2 import Zarr2Layout
 from napari_materialize.layout.zarr3 import Zarr3Layout
@@ -27,6 +27,7 @@ __all__ = [
     "N5Layout",
     "Zarr2Layout",
     "Zarr3Layout",
+    "check_writable",
     "is_result_path",
     "layout_for",
     "read_record",

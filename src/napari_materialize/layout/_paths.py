@@ -11,7 +11,7 @@ from napari_materialize.layout._image import RECORD_KEY
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-__all__ = ["is_result_path", "read_record"]
+__all__ = ["check_writable", "is_result_path", "read_record"]
 
 _PATHS = re.compile(
     r"\.zgroup|\.zattrs|\.zmetadata|zarr\.json|attributes\.json"
@@ -37,6 +37,26 @@ def is_result_path(path: str) -> bool:
     return _PATHS.fullmatch(path) is not None
 
 
+def check_writable(value: Any) -> None:
+    r"""Raise unless a value that was read from JSON can be written as JSON again.
+
+    Python reads ``NaN`` and halves of letters, which no document of ours may hold.
+
+    Raises
+    ------
+    ValueError
+        If it cannot.
+
+    Examples
+    --------
+    >>> check_writable(json.loads('{"a": NaN}'))
+    Traceback (most recent call last):
+        ...
+    ValueError: Out of range float values are not JSON compliant: nan
+    """
+    json.dumps(value, allow_nan=False, ensure_ascii=False).encode()
+
+
 def read_record(get: Callable[[str], bytes | None]) -> Mapping[str, Any] | None:
     """Return the record in the attributes of a result, or None where there is none.
 
@@ -51,10 +71,11 @@ def read_record(get: Callable[[str], bytes | None]) -> Mapping[str, Any] | None:
             continue
         try:
             value = json.loads(data)
+            for key in (*keys, RECORD_KEY):
+                value = value.get(key) if isinstance(value, dict) else None
+            check_writable(value)
         except (ValueError, RecursionError):
             continue
-        for key in (*keys, RECORD_KEY):
-            value = value.get(key) if isinstance(value, dict) else None
         if isinstance(value, dict):
             return value
     return None

@@ -7,6 +7,7 @@ import errno
 import itertools
 import os
 import secrets
+import stat
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -36,6 +37,13 @@ _REASONS = {
 
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
 """How a file comes into being: Python's own file object costs as much again as a small file."""
+
+
+_READ = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
+"""How a file is opened that may be none: a pipe that nobody writes to would be waited for."""
+
+MOST_BYTES = 2**32
+"""Bytes of the largest file that is read: no chunk, shard, document or journal has more."""
 
 
 def _store_error(verb: str, place: str, error: OSError) -> StoreError:
@@ -314,7 +322,19 @@ class DirectoryStore:
         """
         file = self._path.joinpath(*segments(path))
         try:
-            return file.read_bytes()
+            handle = os.open(file, _READ)
+            try:
+                there = os.fstat(handle)
+                if stat.S_ISDIR(there.st_mode):
+                    return None
+                if not stat.S_ISREG(there.st_mode):
+                    raise OSError(errno.EINVAL, "it is no regular file")
+                if there.st_size > MOST_BYTES:
+                    raise OSError(f"it has more than {MOST_BYTES} bytes")
+                with os.fdopen(handle, "rb", closefd=False) as opened:
+                    return opened.read()
+            finally:
+                os.close(handle)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:

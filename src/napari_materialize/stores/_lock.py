@@ -14,6 +14,7 @@ import json
 import os
 import secrets
 import socket
+import stat
 import sys
 import tempfile
 import time
@@ -129,7 +130,7 @@ class FolderLock:
     def holder(self) -> TakenError | None:
         """Return who has it now, or None; nothing is changed."""
         try:
-            file = os.open(self._path, os.O_RDWR | _CLOSE)
+            file = _open(self._path)
         except FileNotFoundError:
             return None
         try:
@@ -148,7 +149,7 @@ class FolderLock:
             If the file cannot be made.
         """
         while self._owner is None:
-            file = os.open(self._path, os.O_RDWR | os.O_CREAT | _CLOSE, 0o644)
+            file = _open(self._path, os.O_CREAT)
             try:
                 locked = _lock(file)
                 if not _is_at(file, self._path):
@@ -216,7 +217,29 @@ class FolderLock:
                 self._file = None
 
 
-_CLOSE = getattr(os, "O_CLOEXEC", 0)
+_OWN = os.O_RDWR
+for _name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK"):
+    _OWN |= getattr(os, _name, 0)
+
+
+def _open(path: str, flags: int = 0) -> int:
+    """Open the lock's file itself: what a link led to would be emptied, a pipe waited for.
+
+    Raises
+    ------
+    OSError
+        If something else is in its place, or it is not there and not made.
+    """
+    try:
+        file = os.open(path, _OWN | flags, 0o644)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, "a link is in its place; remove the link") from error
+        raise
+    if stat.S_ISREG(os.fstat(file).st_mode):
+        return file
+    os.close(file)
+    raise OSError(errno.EINVAL, "something that is no file is in its place; remove that")
 
 
 def _lock(file: int) -> bool | None:
