@@ -9,8 +9,11 @@ import lzma
 import os
 import re
 import struct
+import subprocess
+import sys
 import tracemalloc
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numcodecs
@@ -26,7 +29,6 @@ from terminal import everything_in, here
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
 MEMORY = 32 * 2**20
 """Bytes that refusing something may take."""
@@ -56,19 +58,73 @@ def test_run_and_info_refuse_in_one_sentence(
     assert everything_in(tmp_path) == before
 
 
+LIMITED = """
+import json, resource, sys
+from pathlib import Path
+from napari_materialize.cli import main
+import zarr, tensorstore
+import napari_materialize.sources, napari_materialize.plan, napari_materialize.engine
+taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (taken + int(sys.argv[1]), resource.RLIM_INFINITY))
+for folder in json.loads(sys.stdin.read()):
+    codes = [main(["info", folder]), main(["run", folder, folder + " out"])]
+    print(*codes, flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux says and limits what is taken")
+def test_refusing_needs_no_memory(tmp_path: Path) -> None:
+    """All memory counts, not only what Python knows of: whoever wants more is ended by it."""
+    folders = []
+    for number, name in enumerate(MALFORMED):
+        (tmp_path / str(number)).mkdir()
+        folders.append(str(make(name, tmp_path / str(number))))
+    before = everything_in(tmp_path)
+    ended = subprocess.run(
+        [sys.executable, "-c", LIMITED, str(4 * MEMORY)],
+        input=json.dumps(folders),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert ended.stdout.splitlines() == ["2 2"] * len(MALFORMED), ended
+    assert "Traceback" not in ended.stderr
+    assert len(ended.stderr.splitlines()) == 2 * len(MALFORMED)
+    assert everything_in(tmp_path) == before
+
+
+def peak() -> int:
+    """Return the most bytes this process has held in memory, or 0 where nobody says."""
+    try:
+        text = Path("/proc/self/status").read_text()
+    except OSError:
+        return 0
+    return int(re.search(r"VmHWM:\s*(\d+)", text)[1]) * 1024  # type: ignore[index]
+
+
 def test_the_widget_says_the_same_sentence(make_napari_viewer: Any, tmp_path: Path) -> None:
     from napari_materialize._napari.widget import MaterializeWidget
 
     viewer = make_napari_viewer()
     widget = MaterializeWidget(viewer)
     viewer.window.add_dock_widget(widget)
+    widget.output.folder.setText(str(tmp_path))
+    widget.output.folder.editingFinished.emit()
+    widget.output.name.setText("out.zarr")
+    widget.output.name.editingFinished.emit()
+    began = peak()
     for name in MALFORMED:
         folder = make(name, tmp_path)
+        before = everything_in(tmp_path)
         with pytest.raises(SourceError) as refused:
             open_source(folder)
         widget.source.choose_path(str(folder))
         assert widget.session.resolved.problems["source"] == str(refused.value), name
         assert widget.source.problem.text()
+        assert not widget.run_bar.run.isEnabled()
+        assert everything_in(tmp_path) == before
+    assert peak() - began < 4 * MEMORY
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix != ".zarr") == ["elsewhere"]
 
 
