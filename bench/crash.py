@@ -7,7 +7,11 @@ end every file must equal that of a run that nobody killed, byte for byte, but f
 record; and no more chunks may have been computed again than were unfinished or harmed, and as many
 as run at a time.
 
-    python bench/crash.py [--runs 240] [--seed 1]
+Then pairs of processes are started at once on one target, for the same box, for two boxes, or to
+begin anew: one of them is refused with a sentence, or what both wrote is right, and there is never
+a chunk that is neither right nor fill.
+
+    python bench/crash.py [--runs 240] [--pairs 50] [--seed 1]
 
 Prints counts, and the first runs that went wrong; ends with 1 if there are any.
 """
@@ -280,6 +284,91 @@ class Case:
         counts["equal in the end"] += 1
 
 
+# ---------------------------------------------------------------------- two at once
+
+HALVES = (nm.Box((0, 0, 0), (32, 60, 64)), nm.Box((32, 0, 0), (48, 60, 64)))
+WHOLE = nm.Box((0, 0, 0), SHAPE)
+REFUSED = 7
+
+PAIRS: dict[str, tuple[tuple[nm.Box, nm.Box], str]] = {
+    "two boxes": (HALVES, "add"),
+    "one box": ((WHOLE, WHOLE), "resume"),
+    "error": ((WHOLE, WHOLE), "error"),
+    "overwrite": ((WHOLE, WHOLE), "overwrite"),
+    "boxes that overlap": ((WHOLE, HALVES[0]), "add"),
+}
+"""What two processes ask for, and how they take what is there."""
+
+PAIR_FORMATS = ("zarr2", "zarr3", "zarr3 shards", "n5", "zarr2 pyramid")
+
+
+def one_of_two(gate: int, wait: float, work: Callable[[], None]) -> None:
+    """Wait until both may start, and end with `REFUSED` if it is refused in a sentence."""
+    os.read(gate, 1)
+    time.sleep(wait)
+    try:
+        work()
+    except nm.errors.TargetError as error:
+        if "\n" in str(error):
+            raise AssertionError(f"not one sentence: {error}") from error
+        sys.stderr.flush()
+        os._exit(REFUSED)
+
+
+def pair(case: Case, target: Path, kind: str, chance: random.Random, counts: Counter[str]) -> None:
+    """Start two at once; raise AssertionError unless what is left is right and whole."""
+    boxes, existing = PAIRS[kind]
+    gate, opens = os.pipe()
+    waits = [0.0, chance.choice([0.0, chance.uniform(0, 2 * case.seconds)])]
+    pids = []
+    for box, wait_for in zip(boxes, waits, strict=True):
+        options = case.options | {"box": box}
+        work = lambda o=options: write(case.source, target, o, existing)  # noqa: E731
+        pids.append(in_child(lambda w=work, s=wait_for: one_of_two(gate, s, w)))
+    os.write(opens, b"12")
+    codes = [wait(pid) for pid in pids]
+    os.close(gate)
+    os.close(opens)
+    if not set(codes) <= {0, REFUSED} or 0 not in codes:
+        raise AssertionError(f"they ended with {codes}")
+    counts["pairs: one refused" if REFUSED in codes else "pairs: both done"] += 1
+    if any(name in path for path in files(target) for name in (JOURNAL, "materialize-")):
+        raise AssertionError("a journal, a lock or half a file is left")
+    if wait(in_child(lambda: check_readable(target, case.reference, case.name))):
+        raise AssertionError("what is left is not readable, valid, or right")
+    done = [box for box, code in zip(boxes, codes, strict=True) if code == 0]
+    if wait(in_child(lambda: check_whole(target, case, done))):
+        raise AssertionError("what somebody was told to be done is not there")
+    counts[f"pairs: {kind}"] += 1
+
+
+def check_whole(target: Path, case: Case, boxes: list[nm.Box]) -> None:
+    """Raise unless the voxels of every box that was done are there."""
+    with nm.Engine(1, nice=0) as engine:
+        got, right = (
+            np.asarray(engine.array(nm.open_view(folder))[:]) for folder in (target, case.reference)
+        )
+    for box in boxes:
+        np.testing.assert_array_equal(got[box.slices], right[box.slices])
+
+
+def two_at_once(
+    cases: dict[str, Case], root: Path, number: int, chance: random.Random, counts: Counter[str]
+) -> list[str]:
+    """Start pairs; return what went wrong."""
+    wrong, kinds = [], list(PAIRS)
+    for at in range(number):
+        kind = kinds[at % len(kinds)]
+        case = cases[PAIR_FORMATS[at // len(kinds) % len(PAIR_FORMATS)]]
+        target = root / f"pair {at}"
+        try:
+            pair(case, target, kind, chance, counts)
+        except AssertionError as error:
+            wrong.append(f"pair {at}, {kind}, {case.name}: {error}")
+        shutil.rmtree(target, ignore_errors=True)
+    return wrong
+
+
 def make_source(path: Path) -> None:
     voxels = np.random.default_rng(3).integers(0, 250, SHAPE).astype("u1")
     voxels[:16, :32] = 255  # empty once inverted
@@ -290,6 +379,7 @@ def make_source(path: Path) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--runs", type=int, default=240)
+    parser.add_argument("--pairs", type=int, default=50)
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
     chance, counts, wrong = random.Random(asked.seed), Counter[str](), []
@@ -307,10 +397,12 @@ def main() -> int:
                 wrong.append(f"run {number}, {case.name}: {error}")
             shutil.rmtree(target, ignore_errors=True)
             counts[f"runs: {case.name}"] += 1
+        named = {each.name: each for each in cases}
+        wrong += two_at_once(named, root, asked.pairs, chance, counts)
         seconds = time.perf_counter() - began
     for what, count in sorted(counts.items()):
         print(f"{count:6}  {what}")
-    print(f"{asked.runs} runs in {seconds:.0f} s, {len(wrong)} went wrong")
+    print(f"{asked.runs} runs and {asked.pairs} pairs in {seconds:.0f} s, {len(wrong)} went wrong")
     for line in wrong[:20]:
         print(line)
     return 1 if wrong else 0
