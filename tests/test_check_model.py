@@ -128,3 +128,38 @@ def test_a_run_and_a_rerun_tell_what_should_be_known_of_the_model(
         ]
     assert main(["info", source, "--op", op]) == 0
     assert f"note    {notes[0]}" in capsys.readouterr().out
+
+
+@pytest.mark.filterwarnings("default:onnx")
+def test_a_device_that_is_not_there_is_said_by_this_program_alone(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The process that tries a chunk loads the model too, and has nothing to add."""
+    path = models.plain(tmp_path / "m.onnx")
+    assert main(["check-model", str(path), "--with", "device=cuda", "--json"]) == 0
+    out, err = capfd.readouterr()
+    said = json.loads(out.splitlines()[-1])
+    assert all(line.startswith("napari-materialize: ") for line in err.splitlines())
+    assert any(
+        "device=cuda was asked for" in warning or "no test of this project" in warning
+        for warning in said["warnings"]
+    )
+
+
+def test_a_model_on_a_gpu_is_marked_as_not_run_by_our_tests(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Made to believe that the CPU's provider is the GPU's, which is all that is asked of it."""
+    from napari_materialize import open_view
+    from napari_materialize.ops import Onnx, _model_session
+
+    path = models.plain(tmp_path / "m.onnx", producer_name="a session of its own")
+    monkeypatch.setattr(_model_session, "_CUDA", "CPUExecutionProvider")
+    monkeypatch.setattr(
+        _model_session.Runtime,
+        "_run_bound",
+        lambda self, tile, source, target: self.session.run([target], {source: tile})[0],
+    )
+    op = open_view(np.zeros((40, 40), "f4"), Onnx(path, 2, device="cpu")).ops[0]
+    assert op.notes == ("it runs on cuda:0, which no test of this project has done",)
+    assert op.record["notes"] == list(op.notes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+import warnings
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -151,7 +152,9 @@ def _cost(view: View) -> dict[str, Any]:
     grid = view.levels[0].grid
     middle = tuple(count // 2 for count in grid.counts)
     made = stage.makes(0, [middle])
-    with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+    # what it would warn of when it loads the model was said here
+    quiet: dict[str, Any] = {"initializer": warnings.simplefilter, "initargs": ("ignore",)}
+    with ProcessPoolExecutor(1, mp_context=get_context("spawn"), **quiet) as pool:
         level = view.stages[-2].levels[0]
         seconds, size, work = pool.submit(_run_chunk, op, level, grid.box(middle)).result()
     return {

@@ -158,6 +158,8 @@ class ModelOp(Op):
                 raise ModelError(sentence)
             self._note(sentence)
             warnings.warn(f"{sentence}; the CPU is used", stacklevel=4)
+        if runtime.on_gpu:
+            self._note(f"it runs on {runtime.device}, which no test of this project has done")
         ports = pick_ports(runtime, self.input, self.output)
         strides = file.graph.strides(ports[0].name, ports[1].name)
         found = find_ports(runtime, ports, strides, self.layout, self.multiple)
