@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["recorded_jobs", "recorded_view"]
 
+MOST_VOXELS = 2**63
+"""No level is as long as this: a number of 400 digits would be the whole sentence."""
+
 
 def recorded_view(record: Mapping[str, Any], models: Sequence[str] = ()) -> View:
     """Open the view that a record was made of.
@@ -125,6 +128,13 @@ def _where(job: Mapping[str, Any]) -> dict[str, Any]:
     box = job["box"]
     return {
         "levels": [int(each["level"]) for each in job["levels"]],
-        "box": None if box is None else Box(*map(tuple, box)),
+        "box": None if box is None else Box(*map(_corner, box)),
         "box_level": int(job["box_level"]),
     }
+
+
+def _corner(numbers: Sequence[int]) -> tuple[int, ...]:
+    corner = tuple(numbers)
+    if any(isinstance(each, int) and abs(each) >= MOST_VOXELS for each in corner):
+        raise ValueError("a corner of its box is farther away than any level is long")
+    return corner
