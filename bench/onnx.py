@@ -198,10 +198,10 @@ def open_session(path: Path, volume: np.ndarray) -> Iterator[None]:
 
 def tiles(path: Path) -> None:
     """Print a job's throughput against onnxruntime alone."""
-    volume, rows = noise(128, 256, 256), []
+    volume, rows = noise(256, 256, 512), []
     with open_session(path, volume):
         for _ in range(ROUNDS + 1):
-            job = run_job(path, volume, **BLOCKS)
+            job = run_job(path, volume)
             rows.append((alone(job.calls), job.seconds))
     print(f"tiles: {volume.shape}, {_counted(job.calls)}, medians of {ROUNDS}")
     bare, taken = _medians(rows)
