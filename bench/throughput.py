@@ -165,6 +165,9 @@ def measure(
                 order = list(going.values())
                 for child in order[number % 2 :] + order[: number % 2]:
                     found = child.run(case, source, out)
+                    if "error" in found:  # its text names folders of this machine
+                        print(f"   {case.name}, {child.name}: {found['error']}", file=sys.stderr)
+                        found = {"error": found["error"].partition(":")[0]}
                     size = sum(p.stat().st_size for p in out.rglob("*") if p.is_file())
                     shutil.rmtree(out, ignore_errors=True)
                     about = {"case": case.name, "system": child.name, "round": f"{begun}/{number}"}

@@ -2,8 +2,8 @@
 
     NAPARI_MATERIALIZE_OUTSIDE=1 python docs/scripts/formats_table.py
 
-Writes one result for every format, dtype, rank and codec into a temporary folder, has every reader read
-each of them, and compares what it gives with what was written, voxel for voxel.
+Writes one result for every format, dtype, rank and codec into a temporary folder, has every reader
+read each of them, and compares what it gives with what was written, voxel for voxel.
 """
 
 from __future__ import annotations

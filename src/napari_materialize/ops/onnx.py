@@ -8,7 +8,7 @@ of it, is `_model_op`'s business.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from napari_materialize.geometry import Box
@@ -35,7 +35,6 @@ _UNIT_RANGE = frozenset({"Sigmoid", "HardSigmoid", "Softmax"})
 """Operators whose output lies in 0..1."""
 
 
-@dataclass(frozen=True, slots=True, init=False)
 class Onnx(ModelOp):
     """An ONNX model of one image, run on tiles with a halo; its output chunks are kept.
 
@@ -110,6 +109,8 @@ class Onnx(ModelOp):
     >>> level.shape, level.chunks, level.dtype
     ((2, 64, 512, 512), (1, 32, 64, 64), dtype('float32'))
     """
+
+    __slots__ = ()
 
     def _axes(self, level: Level) -> ModelAxes:
         """Match the axes of ``level`` with the model's."""
