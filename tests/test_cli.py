@@ -218,6 +218,7 @@ def test_json_is_one_object_in_the_last_line_of_standard_output(image: np.ndarra
         "aborted": False,
         "failures": [],
         "found": 0,
+        "notes": [],
     }
 
 

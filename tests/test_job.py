@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import threading
 
@@ -209,8 +210,16 @@ def test_rule_5_cancel_starts_nothing_more_and_keeps_what_is_written():
 
 
 def test_cancel_in_mid_job_from_the_progress_call():
-    view = RecordingArray(np.arange(1, 401).reshape(20, 20), (2, 2)).view(Gate().op)
     cancel, told, store = threading.Event(), [], MemoryStore()
+    begun = itertools.count()
+
+    def op(block):
+        if next(begun) >= 20:  # whoever is told of progress is told now and then, not at each chunk
+            cancel.wait(60)
+        return block + 1
+
+    array = RecordingArray(np.arange(1, 401).reshape(20, 20), (2, 2))
+    view = array.view(ops.Function(op, name="waiting", version="1"))
 
     def progress(counts):
         told.append(counts)

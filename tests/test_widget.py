@@ -742,7 +742,7 @@ def test_the_sample_is_a_layer_with_units() -> None:
 def test_the_demo_is_ready_to_run(qtbot: Any, make_napari_viewer: Any, tmp_path: Path) -> None:
     viewer = make_napari_viewer()
     widget = demo.prepare(viewer, str(tmp_path), live=False)
-    assert widget.session.blocked is None
+    qtbot.waitUntil(lambda: widget.session.blocked is None, timeout=WAIT)  # the model is looked at
     assert OUTLINE in viewer.layers
     click(widget.run_bar.run)
     qtbot.waitUntil(lambda: widget.session.job.state is JobState.DONE, timeout=60_000)

@@ -115,13 +115,16 @@ class Runner:
         self._workers.close()
         return waiting
 
-    def write(self, work: Callable[[], None], *, quick: bool = False) -> None:
+    def write(
+        self, work: Callable[[], None], *, quick: bool = False, in_turn: bool = False
+    ) -> None:
         """Run work that encodes and stores in the threads for it, which take no slots.
 
-        Where it is quick, or all cores have work, a thread of background work does it itself.
+        Where it is quick, or all cores have work, a thread of background work does it itself,
+        unless it has to be begun ``in_turn``, after what was handed over before.
         """
         quick = quick and self._workers.quick > 0
-        if self._here.background and (quick or self._saturated()):
+        if self._here.background and not in_turn and (quick or self._saturated()):
             work()
         else:
             self._workers.submit(WRITE, work)

@@ -273,7 +273,10 @@ class Run:
                 self._changed.notify_all()
                 return
             self._arrived += 1
-        self._service.run_writer(partial(self._deal, unit, claim), quick=self._pace < QUICK_WRITE)
+            # a failure may stop the job: what came before it is written first
+            in_turn = self._arrived - self._writing > 1
+        work, quick = partial(self._deal, unit, claim), self._pace < QUICK_WRITE
+        self._service.run_writer(work, quick=quick, in_turn=in_turn)
         self._feed()
 
     def _deal(self, unit: _Unit, claim: ChunkClaim) -> None:

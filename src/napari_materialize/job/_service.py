@@ -52,8 +52,13 @@ class ChunkService(Protocol):
     def remember(self, view: View, level: int, place: WrittenChunks) -> None:
         """Let clients read chunks of a view back from where they are written."""
 
-    def run_writer(self, work: Callable[[], None], *, quick: bool = False) -> None:
-        """Run work that encodes and stores, soon, in a thread for it, or at once if it is quick."""
+    def run_writer(
+        self, work: Callable[[], None], *, quick: bool = False, in_turn: bool = False
+    ) -> None:
+        """Run work that encodes and stores: soon, or at once where that is as well.
+
+        ``in_turn``: after what was handed over before.
+        """
 
     def forget_failures(self, view: View) -> None:
         """Take the view's chunks that failed for not asked yet, and what they are made of."""
