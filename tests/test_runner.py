@@ -1,0 +1,92 @@
+"""Which thread does what: quick work is one's, and with all cores at work nothing is handed on."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from doubles import RecordingArray
+from napari_materialize import Engine, MemoryStore, ops, runner
+from napari_materialize.workers import DaemonWorkers
+from readback import opened
+
+SIDE, CHUNK = 24, 4
+CHUNKS = (SIDE // CHUNK) ** 2
+
+
+class Threads(DaemonWorkers):
+    """The engine's threads, with what they take for quick and for busy told."""
+
+    def __init__(self, *, quick: float, at_work: int) -> None:
+        background = ("background", "background read")
+        super().__init__({("read", "compute"): 4, background: 4, "write": 2})
+        self.quick = quick
+        self.at_work = at_work
+        self.handed: list[str] = []
+
+    def busy(self, *lanes: str) -> int:
+        return self.at_work
+
+    def submit(self, lane, work) -> None:
+        self.handed.append(lane)
+        super().submit(lane, work)
+
+
+class Putting(MemoryStore):
+    """A store that remembers which thread put each chunk."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.threads: list[str] = []
+
+    def put(self, path, data, /):
+        if path.startswith("0/") and path.rpartition("/")[2].isdecimal():
+            self.threads.append(threading.current_thread().name)
+        return super().put(path, data)
+
+
+def job(threads: Threads) -> tuple[list[str], list[str]]:
+    """Return the names of the threads that computed each chunk, and of those that put it."""
+    computed, store = [], Putting()
+
+    def op(block):
+        computed.append(threading.current_thread().name)
+        return block + 1
+
+    view = RecordingArray(np.arange(1, SIDE * SIDE + 1).reshape(SIDE, SIDE), (CHUNK, CHUNK)).view(
+        ops.Function(op, dtype="int64", name="named", version="1")
+    )
+    with Engine(slots=3, workers=threads) as engine:
+        done = engine.materialize(view, store)
+    assert done.written == CHUNKS == len(store.threads) == len(computed)
+    np.testing.assert_array_equal(
+        opened(store)[...], np.arange(2, SIDE * SIDE + 2).reshape(SIDE, SIDE)
+    )
+    return computed, store.threads
+
+
+def test_quick_background_work_is_done_by_one_thread():
+    threads = Threads(quick=1e9, at_work=0)
+    computed, _ = job(threads)
+    # the first ones are begun before anybody knows how long they take
+    late = computed[len(computed) // 2 :]
+    assert len(set(late)) == 1
+    assert late[0].startswith("napari-materialize background")
+    handed = [lane for lane in threads.handed if lane.startswith("background")]
+    assert len(handed) < CHUNKS
+
+
+def test_work_that_is_not_quick_is_handed_to_a_writer():
+    _, put = job(Threads(quick=0.0, at_work=0))
+    assert all(name.startswith("napari-materialize write") for name in put)
+
+
+@pytest.mark.parametrize("computes", [True, False], ids=["computing", "waiting"])
+def test_with_all_cores_at_work_a_thread_writes_what_it_computed(computes, monkeypatch):
+    monkeypatch.setattr(runner, "COMPUTES", -1.0 if computes else 2.0)  # of its time
+    _, put = job(Threads(quick=0.0, at_work=99))
+    itself = [name for name in put if name.startswith("napari-materialize background")]
+    # a chunk that comes while others wait takes its turn behind them
+    assert len(itself) > CHUNKS // 2 if computes else not itself
