@@ -634,3 +634,35 @@ def test_a_receipt_lists_some_failures_and_counts_all(monkeypatch):
     view = open_view(np.ones((4, 12), "u1"), [op], chunks=(2, 2))
     done = materialize(view, MemoryStore(), on_error="collect")
     assert (done.failed, len(done.failures)) == (12, 3)
+
+
+KILLING = Path(__file__).with_name("killing.py")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
+@pytest.mark.parametrize(
+    ("kind", "what"),
+    [
+        ("zarr2", "resume"),
+        ("zarr2", "overwrite"),
+        ("zarr3", "add"),
+        ("zarr3", "resume"),
+        ("n5", "repair"),
+    ],
+)
+def test_a_job_killed_before_any_of_its_steps_goes_on_to_the_same_end(kind, what, tmp_path):
+    command = [sys.executable, "-W", "ignore", str(KILLING), str(tmp_path), kind, what]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-2000:]
+    said = json.loads(done.stdout.splitlines()[-1])
+    assert said["moments"] > 20, said
+    assert (said["then"], said["wrong"]) == (0, [])
+
+
+def test_what_a_job_killed_in_its_first_step_left_is_nothing(tmp_path):
+    target = tmp_path / "out.zarr"
+    target.mkdir()
+    (target / ".napari-materialize-writing-1-ab-0").write_bytes(b"j {")
+    assert DirectoryStore(target).is_empty()
+    materialize(open_view(np.ones((8, 8), "u1")), target)
+    assert not [path for path in files(target) if "writing" in path]

@@ -89,6 +89,8 @@ def open_target(plan: Plan) -> Opening:
     what = _decide(plan, store, seen)
     if what == "resume":
         return _resume(plan, store, seen)
+    for _ in store.listing(sweep=True):  # what a killed process was writing
+        pass
     opening = Opening(Journal(store), stale=what == "add")
     if what == "add" and seen.record is not None:
         opening.earlier = [*_earlier(seen.record), summary(seen.record)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import InputError, SourceError, TargetError
 from napari_materialize.job._verify import summed
-from napari_materialize.journal import FileState, Ledger, Sums, read_journal
+from napari_materialize.journal import FileState, Ledger, Sums, is_journal, read_journal
 from napari_materialize.layout import layout_for
 from napari_materialize.sources import open_source
 from napari_materialize.stores import KeptStore, open_store
@@ -73,6 +73,11 @@ def verify_result(where: str, record: Mapping[str, Any]) -> Verdict:
         verified += each[0]
         damaged += each[1]
     unfinished = _unfinished(store, record)
+    if unfinished == 0 and any(is_journal(path) for path in sizes):
+        documents.append(
+            "a journal is left: the job was killed as it ended, and its documents may be old; "
+            "write them again with --repair, or go on with the job"
+        )
     return Verdict(verified, tuple(documents), tuple(damaged), unfinished)
 
 

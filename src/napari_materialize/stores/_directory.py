@@ -54,6 +54,10 @@ def _store_error(verb: str, place: str, error: OSError) -> StoreError:
     return failure
 
 
+def _is_left(name: str) -> bool:
+    return name == LOCK or name.startswith(TEMPORARY)
+
+
 class DirectoryStore:
     """A store in a folder, which is created by the first `put` and not before.
 
@@ -133,7 +137,8 @@ class DirectoryStore:
     def is_empty(self) -> bool:
         """Whether the folder is not there or has nothing in it, hidden files included.
 
-        The file that stands for a job does not count: a killed one leaves it.
+        What a killed job leaves does not count: the file that stands for it, and what it was
+        writing when it had written nothing yet.
 
         Raises
         ------
@@ -142,7 +147,7 @@ class DirectoryStore:
         """
         try:
             with os.scandir(self._path) as entries:
-                return all(entry.name == LOCK for entry in entries)
+                return all(_is_left(entry.name) for entry in entries)
         except FileNotFoundError:
             return True
         except OSError as error:

@@ -173,11 +173,14 @@ class FolderLock:
         if os.fstat(file).st_size and (held := _held(file, self._path, None)) is not None:
             raise held
         owner = Owner.me()
-        mine = f"{self._path}-{owner.token}"
-        Path(mine).write_bytes(owner.dump())
+        mine = Path(self._path).with_name(f"{TEMPORARY}{owner.token}")
+        mine.write_bytes(owner.dump())
         before = _read(file)
         # whoever comes between is replaced or replaces: the one whose name stays has it
-        os.replace(mine, self._path)  # noqa: PTH105
+        try:
+            mine.replace(self._path)
+        except FileNotFoundError:  # swept by who has it
+            raise TakenError(before) from None
         time.sleep(0.2)
         now = Owner.parse(Path(self._path).read_bytes())
         if now is None or now.token != owner.token:
