@@ -18,7 +18,6 @@ from napari_materialize.objects._answers import (
     status_of,
 )
 from napari_materialize.objects._credentials import Attempt, attempts, s3_endpoint
-from napari_materialize.objects._region import bucket_region
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable
@@ -327,6 +326,8 @@ class Objects:
 
     def _moves(self, asked: str | None) -> bool:
         """Find out where a bucket lies that is not where it was asked for; whether that helps."""
+        from napari_materialize.objects._region import bucket_region  # brings http and email along
+
         with self._lock:
             if self._region != asked:
                 return bool(self._region)  # another thread found out

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 from urllib.parse import unquote, urlsplit
-from urllib.request import url2pathname
 
 __all__ = ["ObjectURL", "is_object_url", "local_path", "parse_url"]
 
@@ -150,4 +149,6 @@ def local_path(url: str) -> str:
         )
     if not parts.path.strip("/"):
         raise ValueError("it must be a path alone, as in file:///folder")
+    from urllib.request import url2pathname  # brings http, email and ssl along
+
     return url2pathname(parts.path)

@@ -17,6 +17,7 @@ from napari_materialize.errors import OpError
 from napari_materialize.ops._axes import along, crop, one_or_each, space_axes
 from napari_materialize.ops._base import Abandoned, Description, Op, never
 from napari_materialize.ops._convert import dtype_name, saturate
+from napari_materialize.ops._ndimage import median_filter, smooth_axis
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -112,8 +113,6 @@ class Gaussian(Op):
         Abandoned
             If, between two axes, nobody waits any more.
         """
-        from scipy.ndimage import gaussian_filter1d
-
         working = np.dtype(np.float64 if block.dtype == np.float64 else np.float32)
         values = block.astype(working)
         for axis, (sigma, halo) in enumerate(
@@ -123,8 +122,7 @@ class Gaussian(Op):
                 continue
             if abandoned():
                 raise Abandoned
-            # in place, as scipy itself does between axes: it works on copies of single lines
-            gaussian_filter1d(values, sigma, axis, output=values, mode="nearest", radius=halo)
+            smooth_axis(values, sigma, halo, axis)  # in place, as scipy itself does between axes
             values = crop(values, tuple(halo if each == axis else 0 for each in range(level.ndim)))
         return _as_image(values, np.dtype(self.dtype) if self.dtype else level.dtype)
 
@@ -186,8 +184,6 @@ class Median(Op):
         self, block: np.ndarray, level: Level, abandoned: Callable[[], bool] = never
     ) -> np.ndarray:
         """Compute a block."""
-        from scipy.ndimage import median_filter
-
         if block.dtype.kind == "b":
             block = block.view(np.uint8)
         elif block.dtype == np.float16:  # not known to scipy; float32 keeps the order
@@ -197,7 +193,7 @@ class Median(Op):
             # scipy compares as float64, which is exact for the places of the values in their order
             values, places = np.unique(block, return_inverse=True)
             block = places.reshape(block.shape)
-        median = median_filter(block, size=self._sizes(level), mode="nearest")
+        median = median_filter(block, self._sizes(level))
         if values is not None:
             median = values[median]
         target = np.dtype(self.dtype) if self.dtype else level.dtype

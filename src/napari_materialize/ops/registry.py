@@ -25,7 +25,6 @@ from napari_materialize.errors import OpError
 from napari_materialize.ops._base import Op
 from napari_materialize.ops.channel import Argmax, Select
 from napari_materialize.ops.filters import Gaussian, Median
-from napari_materialize.ops.onnx import Onnx
 from napari_materialize.ops.point import Cast, Invert, Rescale, Threshold
 
 if TYPE_CHECKING:
@@ -37,8 +36,9 @@ ENTRY_POINTS = "napari_materialize.ops"
 """The group in which another package names its ops: ``name = "package.module:OpClass"``."""
 
 _BUILT_IN: dict[str, type[Op]] = {
-    op.name: op for op in (Threshold, Rescale, Gaussian, Median, Invert, Cast, Select, Argmax, Onnx)
+    op.name: op for op in (Threshold, Rescale, Gaussian, Median, Invert, Cast, Select, Argmax)
 }
+_ONNX = "onnx"  # built in too; its modules are many, and are imported when it is used
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -74,7 +74,7 @@ def available() -> dict[str, type[Op]]:
     >>> list(available())[:3]
     ['threshold', 'rescale', 'gaussian']
     """
-    found = dict(_BUILT_IN)
+    found = {**_BUILT_IN, _ONNX: _onnx()}
     for entry in _entries():
         if entry.name in found:
             warnings.warn(
@@ -83,6 +83,12 @@ def available() -> dict[str, type[Op]]:
         elif (op := _load(entry)) is not None:
             found[entry.name] = op
     return found
+
+
+def _onnx() -> type[Op]:
+    from napari_materialize.ops.onnx import Onnx
+
+    return Onnx
 
 
 def _entries() -> list[importlib.metadata.EntryPoint]:
@@ -155,7 +161,7 @@ def create(name: str, parameters: Mapping[str, Any]) -> Op:
     >>> create("gaussian", {"sigma": "0,1.5,1.5"})
     Gaussian(sigma=(0.0, 1.5, 1.5), dtype=None)
     """
-    op_type = _BUILT_IN.get(name) or _find(name)
+    op_type = _onnx() if name == _ONNX else _BUILT_IN.get(name) or _find(name)
     known = {each.name: each for each in describe_parameters(op_type)}
     for given in parameters:
         if given not in known:
@@ -178,7 +184,7 @@ def create(name: str, parameters: Mapping[str, Any]) -> Op:
 
 def _find(name: str) -> type[Op]:
     """Return another package's op, importing no other one."""
-    names = [*_BUILT_IN]
+    names = [*_BUILT_IN, _ONNX]
     for entry in _entries():
         if entry.name == name and (op := _load(entry)) is not None:
             return op

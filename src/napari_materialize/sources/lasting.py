@@ -14,6 +14,8 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,9 +31,12 @@ if TYPE_CHECKING:
 
 __all__ = ["lasting_identity"]
 
-PROBED_BYTES, MOST_PROBED = 2**23, 64
+PROBED_BYTES, MOST_PROBED = 2**22, 64
 """Of each image so many bytes of voxels are looked at, or so many chunks if that is less; one chunk
 at least."""
+
+WORTH_A_THREAD = 2**16
+"""Bytes of voxels in a chunk from which on several are read at a time."""
 
 
 def lasting_identity(levels: Sequence[Level], kind: Kind, readers: Sequence[BlockReader]) -> str:
@@ -59,15 +64,26 @@ def lasting_identity(levels: Sequence[Level], kind: Kind, readers: Sequence[Bloc
     False
     """
     digest, finest = hashlib.sha256(), levels[0]
-    for chunk in probed(finest):
-        try:
-            block = np.ascontiguousarray(readers[0](finest.grid.box(chunk)), finest.dtype)
-        except Exception as error:  # noqa: BLE001 - a chunk that cannot be read is told by its name
-            # the job will meet it too; one that is mended meanwhile makes another source
-            digest.update(type(error).__name__.encode())
-        else:
-            digest.update(block)
+    chunks = list(probed(finest))
+    told = partial(_told, finest, readers[0])
+    if math.prod(finest.chunks) * finest.dtype.itemsize < WORTH_A_THREAD or len(chunks) == 1:
+        found: Iterator[bytes] = map(told, chunks)
+    else:  # every job waits for it, and no core has anything else to do yet
+        with ThreadPoolExecutor(min(4, len(chunks))) as pool:
+            found = pool.map(told, chunks)
+    for each in found:
+        digest.update(each)
     return f"probed:{fingerprint(levels, kind, digest.hexdigest())}"
+
+
+def _told(level: Level, reader: BlockReader, chunk: Index) -> bytes:
+    """Return what a chunk adds to the identity; one that cannot be read, its failure's name."""
+    try:
+        block = np.ascontiguousarray(reader(level.grid.box(chunk)), level.dtype)
+    except Exception as error:  # noqa: BLE001 - told by its name
+        # the job will meet it too; one that is mended meanwhile makes another source
+        return type(error).__name__.encode()
+    return hashlib.sha256(block).digest()
 
 
 def probed(level: Level) -> Iterator[Index]:
@@ -79,7 +95,7 @@ def probed(level: Level) -> Iterator[Index]:
     >>> list(probed(Level((4, 6), "u1", (2, 3))))
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     >>> len(list(probed(Level((5000, 5000, 5000), "u2", (64, 64, 64)))))
-    16
+    8
     """
     counts = level.grid.counts
     size = math.prod(level.chunks) * level.dtype.itemsize
