@@ -114,6 +114,26 @@ def test_rule_3_background_leaves_a_slot_free(slots, background):
 # ---------------------------------------------------------------------- 4. promotion
 
 
+def test_rule_3_background_holds_back_while_a_client_is_about_to_ask():
+    class Hand:
+        """Somebody who may be forgotten."""
+
+    queue, left, right = Queue({"compute": 4}), Hand(), Hand()
+    for number in range(8):
+        queue.claim(compute(number), background=True)
+    queue.expect(left, soon=True)
+    queue.expect(right, soon=True)
+    assert queue.next("compute") == 0  # it goes on, with one slot
+    assert queue.next("compute") is None
+    queue.claim(compute("client"))
+    assert queue.next("compute") == "client"  # it is for background work alone
+    queue.expect(right, soon=False)
+    assert queue.next("compute") is None
+    del left  # whoever is gone holds nothing back
+    assert [queue.next("compute"), queue.next("compute")] == [1, 2]
+    assert queue.next("compute") is None
+
+
 def test_rule_4_a_clients_claim_promotes_and_its_release_demotes():
     queue = Queue({"compute": 1})
     for key in ("a", "b", "c"):

@@ -205,6 +205,25 @@ class Engine:
                 claim.tell_released()
             self._make_way()
 
+    def expect(self, client: object, *, soon: bool) -> None:
+        """Say that a client is about to ask for chunks, or, where not ``soon``, no more.
+
+        Meanwhile background work starts nothing beyond one computation at a time: what it has
+        started when the client asks takes a slot each, until it is over. A client that is gone is
+        forgotten.
+
+        Examples
+        --------
+        >>> engine, slider = Engine(slots=4), threading.Event()  # any object may stand for a client
+        >>> engine.expect(slider, soon=True)  # it is dragged
+        >>> engine.expect(slider, soon=False)
+        >>> engine.close()
+        """
+        with self._lock:
+            self._dispatch.queue.expect(client, soon=soon)
+            starts = [] if soon else self._runner.start()
+        self._runner.hand_over([], starts)
+
     def block(self, view: View, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call now."""
         with self._lock:

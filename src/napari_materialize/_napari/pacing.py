@@ -12,8 +12,8 @@ from dataclasses import dataclass
 __all__ = ["Moving", "Pace"]
 
 LONGER = 1.25
-"""How much longer than the longest of the last steps to wait for the next one, and how much longer
-than a chunk takes to wait at most."""
+"""How much longer than the last steps to wait for the next one, and how much longer than a chunk
+takes to wait at most."""
 
 A_MOMENT = 0.001
 """Seconds: as soon as the window has heard what is there to be heard."""
@@ -25,8 +25,15 @@ take a hand for resting; and a window that is busy for longer has made its steps
 BUSY = 0.02
 """Seconds by which a window that is not busy does what is due."""
 
-STEPS = 3
-"""Steps that are remembered: a hand is not even, and neither is a busy window."""
+STEPS = 4
+"""Steps that are remembered: a busy window makes one late and the next one early by as much, so
+that it is their mean that tells the hand's pace."""
+
+LAST_APART = 0.04
+"""Seconds between two repaints, at most, if the second is the last of a picture."""
+
+SHARE = 4
+"""How many times a repaint's cost lies between two repaints."""
 
 
 class Moving:
@@ -112,12 +119,14 @@ class Moving:
         """Return how many seconds are left until nothing has moved for a while; 0 if it has not.
 
         Asked much later than it was to be, it says a moment, once: the window was busy, and what
-        moved meanwhile is there but not heard yet.
+        moved meanwhile is there but not heard yet. Not so if it was awake when a step was due.
         """
         seconds = self._until_rest(now)
         if seconds or not self._passing:
             return seconds
-        if now - self._last - self._pause() > BUSY and not self._doubted:
+        pause = self._pause()
+        heard = self._awake - self._last >= pause / LONGER  # the next step would have been, too
+        if now - self._last - pause > BUSY and not heard and not self._doubted:
             self._doubted = True
             return A_MOMENT
         self._passing = False
@@ -135,23 +144,28 @@ class Moving:
         return round(max(0.0, due - now), 6)
 
     def _pause(self) -> float:
-        """Return a quarter more than the longest of the last steps; infinity from rest."""
+        """Return a quarter more than the last steps took, in the mean; infinity from rest."""
         together = itertools.takewhile(
             lambda step: LONGER * step <= self._limit, reversed(self._steps)
         )
-        longest = max(together, default=float("inf"))
-        return max(LONGER * longest, min(HAND, self._limit))
+        steps = list(together)
+        mean = sum(steps) / len(steps) if steps else float("inf")
+        return max(LONGER * mean, min(HAND, self._limit))
 
 
 @dataclass(slots=True)
 class Pace:
-    """When to repaint: not sooner than an interval, nor than twice the last repaint's cost."""
+    """When to repaint: not sooner than an interval, nor than four times the last repaint's cost.
+
+    While a window of napari's draws, no other thread of Python's runs (its `event` calls Qt's with
+    the lock held), so a repaint is time that chunks may have to wait, too.
+    """
 
     ended: float = float("-inf")
     """When the last repaint was over, in seconds of some clock."""
 
     cost: float = 0.0
-    """How long it took, in seconds."""
+    """How long it took, the drawing included, in seconds."""
 
     def wait(self, now: float, interval: float, *, last: bool = False) -> float:
         """Return how many seconds the next repaint has to wait.
@@ -160,7 +174,7 @@ class Pace:
 
         >>> pace = Pace(ended=10.0, cost=0.25)
         >>> pace.wait(now=10.125, interval=0.08), pace.wait(now=10.125, interval=0.08, last=True)
-        (0.375, 0.0)
+        (0.875, 0.0)
         """
-        apart = self.cost / 2 if last else max(interval, 2 * self.cost)
+        apart = min(self.cost / 2, LAST_APART) if last else max(interval, SHARE * self.cost)
         return max(0.0, self.ended + apart - now)

@@ -32,11 +32,12 @@ from napari_materialize.looking import (
 from napari_materialize.ops import Select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Hashable, Sequence
 
     from napari_materialize._napari.asking import Asking
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.engine import Engine
+    from napari_materialize.errors import MaterializeError
     from napari_materialize.geometry import Index
     from napari_materialize.looking import Place
     from napari_materialize.view import View
@@ -97,10 +98,13 @@ class LayerReads(Holding):
         """How long the last picture took to put together."""
         self.complete = True
         """Whether the last picture was made of its own level's voxels alone."""
+        self.looked = 0
+        """How many chunks had arrived or failed when the last picture was put together."""
         self.owner: object = None
         """Whoever repaints the layer (`live`); it lives as long as the layer's data."""
         self._moving = Moving()
         self._wish: _Wish | None = None
+        self._expecting = False
 
     # ------------------------------------------------------------------ reading
 
@@ -130,7 +134,7 @@ class LayerReads(Holding):
     def glance(self, level: int, axes: Axes, asking: Asking) -> np.ndarray:
         """Return what is there of a read, at once; claim what is missing if it is for a view."""
         while True:
-            began, view = time.monotonic(), self.view
+            began, news, view = time.monotonic(), self.news, self.view
             described = view.levels[level]
             failed: set[Index] = set()
             if asking.asker is Asker.PICTURE:
@@ -147,6 +151,7 @@ class LayerReads(Holding):
                 break
         if asking.asker is Asker.PICTURE:
             self.complete, self.seconds = complete, time.monotonic() - began
+            self.looked = news
         return picture
 
     def _ask(self, view: View, level: int, axes: Axes, wanted: Sequence[Index]) -> None:
@@ -165,8 +170,28 @@ class LayerReads(Holding):
                 self._ask_coarser(level, axes, wanted)
             if self._wish is None:
                 self.hold(Group.PICTURE, level, wanted)
+            self._expect(soon=wait > 0 or (self._expecting and self._waits()))
         if wait > 0 and self.on_pause is not None:
             self.on_pause(wait)
+
+    def _expect(self, *, soon: bool) -> None:
+        """Have background work hold back while a picture is put off, or no more.
+
+        That is until its first chunk is there: what is asked for takes no slot while it is read.
+        """
+        if soon != self._expecting:
+            self._expecting = soon
+            self.engine.expect(self, soon=soon)
+
+    def _waits(self) -> bool:
+        return not all(claim.done for claim in self._held[Group.PICTURE].values())
+
+    def _note(
+        self, group: Hashable, place: Place, error: MaterializeError | None, seconds: float | None
+    ) -> None:
+        super()._note(group, place, error, seconds)
+        if group is Group.PICTURE and seconds is not None and self._wish is None:
+            self._expect(soon=False)
 
     def moved(self) -> None:
         """Take note that a slider was moved by whoever looks; its picture is read after this."""
@@ -189,6 +214,7 @@ class LayerReads(Holding):
             if wish is None:
                 return
             self.hold(Group.PICTURE, wish.level, wish.wanted)
+            self._expect(soon=self._waits())
             # what is there already tells nobody that it arrived
             self.news += any(claim.done for claim in self.held(Group.PICTURE).values())
         self.on_news()
@@ -258,6 +284,7 @@ class LayerReads(Holding):
             self._wish = None
             self._moving.rest()
             super().release_all()
+            self._expect(soon=False)
 
     def counts(self) -> Counts:
         """Count what is on the canvas, and what was put off."""

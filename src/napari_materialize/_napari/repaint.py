@@ -36,10 +36,13 @@ if TYPE_CHECKING:
 __all__ = ["LiveLayer", "live_layer"]
 
 INTERVAL, INTERVAL_3D = 0.08, 0.25
-"""Seconds between the end of one repaint and the next, at least; and at least twice its cost."""
+"""Seconds between the end of one repaint and the next, at least; more where one costs much."""
 
 PATIENCE = 1.0
 """Seconds after which a repaint that nothing was heard of holds up the next one no more."""
+
+SOON = 1.5
+"""Intervals within which the last chunk of a picture is waited for, at most; or two repaints."""
 
 LATE = 1.25
 """How much longer than it should take the last chunk of a picture is waited for."""
@@ -80,7 +83,9 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._put_off_once = False
         self._timer = self._single_shot(self._repaint)
         self._pause_timer = self._single_shot(self._go_on)
-        self._awake_timer = self._single_shot(reads.awake)
+        self._awake_timer = self._single_shot(self._on_awake)
+        self._went_round = False
+        self._drawn_timer = self._single_shot(self._on_drawn)
         self._news.connect(self._plan, Qt.ConnectionType.QueuedConnection)
         self._pause.connect(self._put_off)
         reads.owner, reads.active = self, self._on_show
@@ -186,6 +191,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._timer.stop()
         self._pause_timer.stop()
         self._awake_timer.stop()
+        self._drawn_timer.stop()
         self._give_up()
         self._told = False
         self.changed.emit()
@@ -209,7 +215,21 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
 
     def _on_step(self) -> None:
         self.reads.moved()
+        self._went_round = False
         self._awake_timer.start(0)  # over when what the step brings is done, and painted
+
+    def _on_awake(self) -> None:
+        """Say that the window has done what a step brought, and has heard all there is to hear.
+
+        It does so in the order in which things were due, and this was due before what it has not
+        heard: so it goes round once more.
+        """
+        if self._went_round:
+            self._pace.ended = time.monotonic()  # napari has painted by itself
+            self.reads.awake()
+        else:
+            self._went_round = True
+            self._awake_timer.start(0)
 
     def _on_inserted(self, event: Any) -> None:
         """Take up a layer that was removed and comes back, and one that is a copy of this one."""
@@ -264,8 +284,10 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
     def _plan_repaint(self) -> None:
         if self._lease is None or self.reads.news == self._painted or self.reads.passing:
             return  # what is passed is painted by the next step, or when nothing moves any more
-        now = time.monotonic()
-        due = now + self._pace.wait(now, self._interval, last=self.reads.picture_over)
+        now, last = time.monotonic(), self.reads.picture_over
+        if self._put_off_once and not last and self._timer.isActive():
+            return  # it waits for the last chunk
+        due = now + self._pace.wait(now, self._interval, last=last)
         if self._painting is not None:
             due = max(due, self._painting + PATIENCE)  # `_on_painted` comes sooner
         if not self._timer.isActive() or due < self._due:
@@ -283,8 +305,8 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
 
         It would arrive while this is painted, and have to wait for that.
         """
-        left = self.reads.remaining()
-        self._put_off_once = not self._put_off_once and 0 < left <= self._interval
+        left, soon = self.reads.remaining(), max(SOON * self._interval, 2 * self._pace.cost)
+        self._put_off_once = not self._put_off_once and 0 < left <= soon
         if self._put_off_once:
             self._due = time.monotonic() + LATE * left
             self._timer.start(math.ceil(1000 * LATE * left))
@@ -301,14 +323,20 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
             self._contrast.settle(layer)
         self._report(layer)
         settled = self.reads.settled
-        if settled or not self.reads.complete:
+        # what napari read by itself since the last chunk arrived is painted already
+        if settled or not (self.reads.complete or self.reads.looked == self.reads.news):
             self._painting = time.monotonic()
             layer.refresh(thumbnail=settled, highlight=False, extent=False)
             self.repaints += 1
         self.changed.emit()
 
     def _on_painted(self) -> None:
-        """Learn what a repaint cost; where napari slices in a thread, that ends a while later."""
+        """Hear that a picture was handed over; where napari slices in a thread, a while later."""
+        if self._painting is not None:
+            self._drawn_timer.start(0)  # over when the window has drawn it
+
+    def _on_drawn(self) -> None:
+        """Learn what a repaint cost."""
         began, self._painting = self._painting, None
         if began is not None:
             self._pace.ended = time.monotonic()

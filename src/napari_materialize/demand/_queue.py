@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import weakref
 from typing import TYPE_CHECKING
 
 from napari_materialize.demand._jobs import (
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Queue"]
 
-PATIENCE = 16
+PATIENCE = 32
 """Client jobs that may start ahead of a background job that could run before it gets a turn."""
 
 
@@ -83,6 +84,7 @@ class Queue[K: Hashable]:
             ((lane, which) for lane in lanes for which in (CLIENT, BACKGROUND)), 0
         )
         self._passed: dict[str, int] = dict.fromkeys(lanes, 0)
+        self._expected: weakref.WeakSet[object] = weakref.WeakSet()
         self._admitted: dict[tuple[str, tuple[int, int, int]], int] = {}
         self.dropped: dict[tuple[int, int], int] = {}
         """Jobs dropped unrun, by (class, level)."""
@@ -308,7 +310,7 @@ class Queue[K: Hashable]:
         if (client is None and background is None) or self.full(lane):
             return None
         slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
-        if used >= max(1, slots - 1):
+        if used >= (1 if self._expected else max(1, slots - 1)):
             background = None
         if client is not None and (background is None or self._passed[lane] < self._patience):
             job = client
@@ -323,6 +325,14 @@ class Queue[K: Hashable]:
         self._running[job.slot] += 1
         self._start(job)
         return job.request.key
+
+    def expect(self, client: object, *, soon: bool) -> None:
+        """Take note that a client is about to claim something, or not any more.
+
+        As long as one is, background jobs start in one slot of a lane alone, so that slots are
+        free when it does. One that is garbage is forgotten.
+        """
+        (self._expected.add if soon else self._expected.discard)(client)
 
     def join(self, request: Request[K]) -> bool:
         """Let a key run inside the slot of a job that computes it as well.
