@@ -123,15 +123,26 @@ def test_rule_3_background_holds_back_while_a_client_is_about_to_ask():
         queue.claim(compute(number), background=True)
     queue.expect(left, soon=True)
     queue.expect(right, soon=True)
-    assert queue.next("compute") == 0  # it goes on, with one slot
     assert queue.next("compute") is None
     queue.claim(compute("client"))
     assert queue.next("compute") == "client"  # it is for background work alone
     queue.expect(right, soon=False)
     assert queue.next("compute") is None
     del left  # whoever is gone holds nothing back
-    assert [queue.next("compute"), queue.next("compute")] == [1, 2]
-    assert queue.next("compute") is None
+    assert [queue.next("compute"), queue.next("compute")] == [0, 1]
+
+
+def test_rule_6_background_gets_a_turn_though_a_client_is_about_to_ask():
+    class Hand:
+        """Somebody who drags a slider."""
+
+    queue, hand, order = Queue({"compute": 4}, patience=5), Hand(), []
+    for number in range(3):
+        queue.claim(compute(number), background=True)
+    for _ in range(12):
+        queue.expect(hand, soon=True)
+        order.append(queue.next("compute"))
+    assert order == [None] * 4 + [0] + [None] * 4 + [1] + [None] * 2
 
 
 def test_rule_4_a_clients_claim_promotes_and_its_release_demotes():

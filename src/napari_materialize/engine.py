@@ -208,8 +208,9 @@ class Engine:
     def expect(self, client: object, *, soon: bool) -> None:
         """Say that a client is about to ask for chunks, or, where not ``soon``, no more.
 
-        Meanwhile background work starts nothing beyond one computation at a time: what it has
-        started when the client asks takes a slot each, until it is over. A client that is gone is
+        Meanwhile background work starts nothing: what it has started when the client asks takes a
+        slot each, until it is over. To say so again and again, as for each step of a slider, gives
+        it a turn once in a while, as computations for clients do. A client that is gone is
         forgotten.
 
         Examples
@@ -221,7 +222,7 @@ class Engine:
         """
         with self._lock:
             self._dispatch.queue.expect(client, soon=soon)
-            starts = [] if soon else self._runner.start()
+            starts = self._runner.start()
         self._runner.hand_over([], starts)
 
     def block(self, view: View, level: int) -> Index:

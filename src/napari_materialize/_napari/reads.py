@@ -53,6 +53,9 @@ COARSE_SHARE = 8
 ENOUGH = 1024
 """Chunks of the canvas that are looked at to find out whether a coarser picture pays."""
 
+A_READ = 0.1
+"""Seconds that background work holds back at most for a picture that is asked for."""
+
 FIRST = -1
 """The priority of a coarser picture: ahead of the finest chunks."""
 
@@ -168,23 +171,30 @@ class LayerReads(Holding):
             # a coarser picture that runs is waited for: else each that flies by would begin one
             if wait == 0 or self.over(Group.COARSE):
                 self._ask_coarser(level, axes, wanted)
-            if self._wish is None:
+            if self._wish is not None:
+                self._expect(soon=True)
+            else:
                 self.hold(Group.PICTURE, level, wanted)
-            self._expect(soon=wait > 0 or (self._expecting and self._waits()))
+                wait = self._until_one_comes()
         if wait > 0 and self.on_pause is not None:
             self.on_pause(wait)
 
     def _expect(self, *, soon: bool) -> None:
-        """Have background work hold back while a picture is put off, or no more.
-
-        That is until its first chunk is there: what is asked for takes no slot while it is read.
-        """
-        if soon != self._expecting:
+        """Have background work hold back while a picture is put off, or no more."""
+        if soon or self._expecting:
             self._expecting = soon
             self.engine.expect(self, soon=soon)
 
-    def _waits(self) -> bool:
-        return not all(claim.done for claim in self._held[Group.PICTURE].values())
+    def _until_one_comes(self) -> float:
+        """Have background work hold back a little longer, if it does; return for how long.
+
+        What is asked for takes no slot while its source is read.
+        """
+        waits = not all(claim.done for claim in self._held[Group.PICTURE].values())
+        if self._expecting and waits:
+            return A_READ
+        self._expect(soon=False)
+        return 0.0
 
     def _note(
         self, group: Hashable, place: Place, error: MaterializeError | None, seconds: float | None
@@ -212,11 +222,14 @@ class LayerReads(Holding):
                 return
             wish, self._wish = self._wish, None
             if wish is None:
+                self._expect(soon=False)
                 return
             self.hold(Group.PICTURE, wish.level, wish.wanted)
-            self._expect(soon=self._waits())
+            wait = self._until_one_comes()
             # what is there already tells nobody that it arrived
             self.news += any(claim.done for claim in self.held(Group.PICTURE).values())
+        if wait > 0 and self.on_pause is not None:
+            self.on_pause(wait)
         self.on_news()
 
     def _ask_coarser(self, level: int, axes: Axes, wanted: Sequence[Index]) -> None:

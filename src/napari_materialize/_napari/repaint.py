@@ -45,7 +45,11 @@ SOON = 1.5
 """Intervals within which the last chunk of a picture is waited for, at most; or two repaints."""
 
 LATE = 1.25
-"""How much longer than it should take the last chunk of a picture is waited for."""
+"""How much longer than it should take a chunk is waited for."""
+
+QUICK = 0.15
+"""Seconds a chunk takes at most for a repaint to wait for one: right after it there is the most to
+see, and chunks that were begun then are not over before the window has drawn."""
 
 
 class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
@@ -179,8 +183,9 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._home = weakref.ref(viewer)
         viewer.layers.events.removed.connect(self._on_removed)
         viewer.layers.events.inserted.connect(self._on_inserted)
-        # before napari slices: where that is in a thread of its own, reads come late or not at all
-        viewer.dims.events.point.connect(self._on_step, position="first")
+        # before napari slices: where that is in a thread of its own, reads come late or not at all,
+        # and where it is not, it takes a while, and is done before `point` is told of
+        viewer.dims.events.current_step.connect(self._on_step, position="first")
         # a window closed by its own button removes no layers; a viewer without Qt has none
         window = getattr(getattr(viewer, "window", None), "_qt_window", None)
         if window is not None:
@@ -288,6 +293,9 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         if self._put_off_once and not last and self._timer.isActive():
             return  # it waits for the last chunk
         due = now + self._pace.wait(now, self._interval, last=last)
+        chunk = self.reads.chunk_seconds
+        if due > now and not last and chunk is not None and chunk <= QUICK:
+            due += LATE * chunk  # the next chunk that comes after that is painted at once
         if self._painting is not None:
             due = max(due, self._painting + PATIENCE)  # `_on_painted` comes sooner
         if not self._timer.isActive() or due < self._due:

@@ -310,7 +310,8 @@ class Queue[K: Hashable]:
         if (client is None and background is None) or self.full(lane):
             return None
         slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
-        if used >= (1 if self._expected else max(1, slots - 1)):
+        held_back = self._expected and self._passed[lane] < self._patience
+        if held_back or used >= max(1, slots - 1):
             background = None
         if client is not None and (background is None or self._passed[lane] < self._patience):
             job = client
@@ -329,10 +330,16 @@ class Queue[K: Hashable]:
     def expect(self, client: object, *, soon: bool) -> None:
         """Take note that a client is about to claim something, or not any more.
 
-        As long as one is, background jobs start in one slot of a lane alone, so that slots are
-        free when it does. One that is garbage is forgotten.
+        As long as one is, no background job starts, so that slots are free when it does; but
+        saying so counts as a client job that starts ahead of it, and after `patience` of them it
+        gets a turn. A client that is garbage is forgotten.
         """
-        (self._expected.add if soon else self._expected.discard)(client)
+        if not soon:
+            self._expected.discard(client)
+            return
+        self._expected.add(client)
+        for lane in self._passed:
+            self._passed[lane] += 1
 
     def join(self, request: Request[K]) -> bool:
         """Let a key run inside the slot of a job that computes it as well.
