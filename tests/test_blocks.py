@@ -309,3 +309,42 @@ def test_a_job_in_blocks_stores_the_same(data, array, chain):
     expected = oracle.run(array, chain, "edge")[Box(start, stop).slices]
     for store in stores:
         np.testing.assert_array_equal(opened(store)[...], expected)
+
+
+# ---------------------------------------------------------------------- its memory
+
+
+@pytest.mark.parametrize("keeps", [False, True])
+def test_a_large_blocks_memory_serves_the_next_one_unless_somebody_holds_on_to_it(keeps):
+    places, held = [], []
+
+    def look(block):
+        places.append(block.__array_interface__["data"][0])
+        if keeps:
+            held.append(block)
+        return block[1:-1, 1:-1] * 2.0
+
+    array = np.random.default_rng(3).random((1200, 1200))
+    op = ops.Function(look, halo=1, dtype="float64", name=f"look {keeps}", version="1")
+    view = open_view(array, op, chunks=(600, 600))
+    engine, workers = cranked()
+    with engine:
+        claims = [engine.claim(view, 0, index) for index in np.ndindex(2, 2)]
+        workers.run_all()
+        made = [claim.result() for claim in claims]
+    assert len(set(places)) == (4 if keeps else 1)
+    for index, block in zip(np.ndindex(2, 2), made, strict=True):
+        cut = tuple(slice(600 * n, 600 * n + 600) for n in index)
+        assert np.array_equal(block, array[cut] * 2)
+    padded = np.pad(array, 1, mode="edge")
+    cuts = [tuple(slice(600 * n, 600 * n + 602) for n in index) for index in np.ndindex(2, 2)]
+    assert all(any(np.array_equal(block, padded[cut]) for cut in cuts) for block in held)
+
+
+def test_what_an_op_makes_in_its_large_blocks_memory_stays_as_it_is():
+    array = np.random.default_rng(4).random((1200, 1200))
+    same = ops.Function(lambda block: block[1:-1, 1:-1], halo=1, dtype="float64")
+    store = MemoryStore()
+    with Engine() as engine:
+        engine.materialize(open_view(array, same, chunks=(600, 600)), store, compression=None)
+    assert np.array_equal(opened(store), array)

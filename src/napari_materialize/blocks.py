@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
+import threading
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
 import numpy as np
@@ -53,6 +55,21 @@ VOXEL_BYTES = 12
 
 BLOCK_BYTES = 96 * 2**20
 """Memory that the voxels of one computation of several chunks may take, in every slot."""
+
+
+KEPT_BYTES = range(2**20, 2**26)
+"""Sizes of blocks whose memory a thread keeps for its next one: below, getting some costs nothing;
+above, it is too much to hold on to."""
+
+
+class _Kept(threading.local):
+    """What the calling thread keeps."""
+
+    memory: np.ndarray | None = None
+    """The memory of its last large block."""
+
+
+_kept = _Kept()
 
 
 class Link(NamedTuple):
@@ -107,7 +124,7 @@ def gather(
     needed = list(level.grid.covering(step.exists))
     if len(needed) == 1 and level.grid.box(needed[0]) == step.block:
         return chunks[needed[0]].view()
-    block = np.empty(step.block.shape, level.dtype)
+    block = _room(step.block.shape, level.dtype)
     for index in needed:
         box = level.grid.box(index)
         part = box.intersect(step.exists)
@@ -115,6 +132,21 @@ def gather(
         block[target] = chunks[index][part.relative_to(box.start).slices]
     _fill_outside(block, step, boundary)
     return block
+
+
+def _room(shape: Index, dtype: np.dtype) -> np.ndarray:
+    """Return memory for a block: that of the thread's last one, if nobody holds on to it.
+
+    The system clears the pages of fresh memory, which takes longer than to fill them.
+    """
+    size = math.prod(shape) * dtype.itemsize
+    if size not in KEPT_BYTES:
+        return np.empty(shape, dtype)
+    memory = _kept.memory
+    # whatever shows a part of it has a reference: only `_kept`, this name and the call are wanted
+    if memory is None or memory.nbytes < size or sys.getrefcount(memory) > 3:
+        memory = _kept.memory = np.empty(size, np.uint8)
+    return memory[:size].view(dtype).reshape(shape)
 
 
 def pad(block: np.ndarray, step: Step, boundary: Boundary) -> np.ndarray:

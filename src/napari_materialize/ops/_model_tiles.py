@@ -108,7 +108,7 @@ class Tiles:
         origin = tuple(start[axis] for axis in axes.space)
         wanted = axes.spans(box, (AxisGrid(),) * ports.rank)
         channels, dtype, _, _ = self.after.describe(ports.made, ports.gives, "image", None)
-        made = np.empty((len(planes), channels, *(b - a for a, b in wanted)), dtype)
+        made = _Made((len(planes), channels, *(b - a for a, b in wanted)), dtype)
         spans = zip(self.tilings, axes.spans(box, ports.grid), strict=True)
         cells = [list(tiling.cells(*span)) for tiling, span in spans]
         for parts in self._batches(len(planes), cells):
@@ -122,10 +122,10 @@ class Tiles:
             place = 0
             for p, q, tile in parts:
                 there, here = _kept(tile, ports.grid, wanted)
-                kept = result[(slice(place, place + q - p), slice(None), *here)]
-                made[(slice(p, q), slice(None), *there)] = self.after.apply(kept)
+                kept = self.after.apply(result[(slice(place, place + q - p), slice(None), *here)])
+                made.put((slice(p, q), slice(None), *there), kept)
                 place += q - p
-        return axes.pick(axes.from_model(made, block.shape), box)
+        return axes.pick(axes.from_model(made.voxels, block.shape), box)
 
     def _batches(self, planes: int, cells: Sequence[Sequence[Cell]]) -> Iterator[list[Part]]:
         """Walk the calls of the model: a few planes of one tile, or of several of equal sides."""
@@ -141,6 +141,29 @@ class Tiles:
                 some.append((first, last, tile))
         if some:
             yield some
+
+
+class _Made:
+    """What comes out, put together of parts; a part that is all of it is not copied."""
+
+    def __init__(self, shape: Index, dtype: np.dtype) -> None:
+        self._shape = shape
+        self._dtype = dtype
+        self._voxels: np.ndarray | None = None
+
+    def put(self, place: tuple[slice, ...], part: np.ndarray) -> None:
+        """Put a part where it belongs."""
+        if part.shape == self._shape and part.dtype == self._dtype:
+            self._voxels = part
+        else:
+            self.voxels[place] = part
+
+    @property
+    def voxels(self) -> np.ndarray:
+        """What was put in so far."""
+        if self._voxels is None:
+            self._voxels = np.empty(self._shape, self._dtype)
+        return self._voxels
 
 
 def _cut(tile: tuple[Cell, ...], origin: Index) -> tuple[slice, ...]:
