@@ -53,7 +53,7 @@ EVENT = 0.040
 CALM = 0.25
 """Seconds that a picture has to stay complete to count."""
 PATIENCE = 8.0
-"""Seconds after which a rest ends although the picture is not complete."""
+"""Seconds after which a rest ends although the picture is not complete; beyond twice the ideal."""
 SHAPES = {2: ((64, 2048, 2048), (4, 128, 128), 5), 3: ((64, 64, 128, 128), (1, 8, 8, 16), 2)}
 """Shape, chunks and levels for each number of displayed axes."""
 
@@ -353,6 +353,8 @@ class Case:
     def _rest(self, ended: float, known: set[tuple[int, Index]] | None) -> None:
         """Wait until the picture is complete and stays so; note how long that took."""
         since: list[float | None] = [None]
+        rounds = math.ceil(len(self.on_screen()) / SLOTS)
+        patience = PATIENCE + 2 * rounds * self.op.seconds
 
         def calm() -> bool:
             now = time.perf_counter()
@@ -360,7 +362,7 @@ class Case:
                 since[0] = None
             elif since[0] is None:
                 since[0] = now
-            return now - ended > PATIENCE or (since[0] is not None and now - since[0] > CALM)
+            return now - ended > patience or (since[0] is not None and now - since[0] > CALM)
 
         self._wait(calm)
         if known is None:
