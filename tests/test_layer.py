@@ -642,6 +642,29 @@ def test_pictures_that_fly_by_are_not_asked_for() -> None:
     assert not reads.held(Group.PICTURE)
 
 
+def test_planes_that_fly_by_in_the_same_chunks_begin_none_of_the_rest() -> None:
+    engine, workers = cranked(slots=2)
+    view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(8, 8, 8))
+    now = [0.0]
+    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
+    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    reads.glance(0, LiveArray(reads, 0)[0]._axes, PICTURE)  # from rest
+    while workers.step("read"):
+        pass
+    for z in (1, 2, 3):
+        now[0] += 0.04
+        reads.glance(0, LiveArray(reads, 0)[z]._axes, PICTURE)
+        assert len(reads.held(Group.PICTURE)) == 2  # those that run
+        assert reads.counts().waiting == 2
+    workers.run_all()
+    assert engine.stats()["computed"] == 2
+    now[0] += 0.06
+    reads.go_on()
+    workers.run_all()
+    assert engine.stats()["computed"] == 4
+    assert reads.settled
+
+
 def test_background_work_holds_back_while_planes_fly_by() -> None:
     engine, workers = cranked(slots=4, readers=8)
     view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(1, 8, 8))

@@ -20,6 +20,7 @@ import numpy as np
 from napari_materialize._napari.asking import Asker
 from napari_materialize._napari.holding import Counts, Group, Holding
 from napari_materialize._napari.pacing import Moving
+from napari_materialize.cache import ChunkState
 from napari_materialize.looking import (
     LAST,
     Axes,
@@ -165,7 +166,7 @@ class LayerReads(Holding):
                 what = (view.identity, level, axes)
                 wait = self._moving.wait(self._clock(), what, self.chunk_seconds)
             if wait > 0:
-                self.keep_only(Group.PICTURE, level, wanted)
+                self.keep_only(Group.PICTURE, level, self._begun(level, wanted))
                 wait = 0.0 if self._all_there(level, wanted) else wait
             self._wish = _Wish(level, wanted) if wait > 0 else None
             # a coarser picture that runs is waited for: else each that flies by would begin one
@@ -255,6 +256,19 @@ class LayerReads(Holding):
             if not lacking:
                 break
         self.hold(Group.COARSE, *chosen, priority=FIRST)
+
+    def _begun(self, level: int, wanted: Sequence[Index]) -> list[Index]:
+        """Return which chunks of a picture that is passed are to be waited for: what runs.
+
+        Planes that lie in the same chunks may all be passed, so that none of the others begins.
+        """
+        held, state = self._held[Group.PICTURE], self.engine.state
+        return [
+            index
+            for index in wanted
+            if (claim := held.get((level, index))) is not None
+            and (claim.done or state(self.view, level, index) is ChunkState.LOADING)
+        ]
 
     def _all_there(self, level: int, wanted: Sequence[Index]) -> bool:
         return all(self._peek(level, index) is not None for index in wanted)
