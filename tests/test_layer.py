@@ -653,6 +653,7 @@ def test_planes_that_fly_by_in_the_same_chunks_begin_none_of_the_rest() -> None:
         pass
     for z in (1, 2, 3):
         now[0] += 0.04
+        reads.moved()
         reads.glance(0, LiveArray(reads, 0)[z]._axes, PICTURE)
         assert len(reads.held(Group.PICTURE)) == 2  # those that run
         assert reads.counts().waiting == 2
@@ -663,6 +664,21 @@ def test_planes_that_fly_by_in_the_same_chunks_begin_none_of_the_rest() -> None:
     workers.run_all()
     assert engine.stats()["computed"] == 4
     assert reads.settled
+
+
+def test_what_a_canvas_that_is_panned_still_shows_goes_on() -> None:
+    engine, workers = cranked(slots=2)
+    view = nm.open_view(np.arange(64 * 16).reshape(16, 64), ["invert"], chunks=(8, 8))
+    now = [0.0]
+    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
+    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    for x in (0, 8):
+        reads.glance(0, LiveArray(reads, 0)[:, x : x + 24]._axes, PICTURE)
+        now[0] += 0.04
+    assert reads.passing
+    assert {index[1] for _, index in reads.held(Group.PICTURE)} == {1, 2}
+    workers.run_all()
+    assert engine.stats()["computed"] >= 4
 
 
 def test_background_work_holds_back_while_planes_fly_by() -> None:

@@ -109,6 +109,7 @@ class LayerReads(Holding):
         self._moving = Moving()
         self._wish: _Wish | None = None
         self._expecting = False
+        self._slid = False
 
     # ------------------------------------------------------------------ reading
 
@@ -166,8 +167,10 @@ class LayerReads(Holding):
                 what = (view.identity, level, axes)
                 wait = self._moving.wait(self._clock(), what, self.chunk_seconds)
             if wait > 0:
-                self.keep_only(Group.PICTURE, level, self._begun(level, wanted))
+                kept = self._begun(level, wanted) if self._slid else wanted
+                self.keep_only(Group.PICTURE, level, kept)
                 wait = 0.0 if self._all_there(level, wanted) else wait
+            self._slid = False
             self._wish = _Wish(level, wanted) if wait > 0 else None
             # a coarser picture that runs is waited for: else each that flies by would begin one
             if wait == 0 or self.over(Group.COARSE):
@@ -208,6 +211,7 @@ class LayerReads(Holding):
         """Take note that a slider was moved by whoever looks; its picture is read after this."""
         with self._lock:
             self._moving.step(self._clock())
+            self._slid = True
 
     def awake(self) -> None:
         """Take note that the window has done what the last step brought."""
@@ -260,7 +264,8 @@ class LayerReads(Holding):
     def _begun(self, level: int, wanted: Sequence[Index]) -> list[Index]:
         """Return which chunks of a picture that is passed are to be waited for: what runs.
 
-        Planes that lie in the same chunks may all be passed, so that none of the others begins.
+        Planes that lie in the same chunks may all be passed, so that none of the others begins;
+        while the canvas is panned, what it still shows goes on.
         """
         held, state = self._held[Group.PICTURE], self.engine.state
         return [
