@@ -165,6 +165,41 @@ def test_the_settled_picture_is_that_of_stored_data(
     np.testing.assert_array_equal(painted, expected)
 
 
+@pytest.mark.parametrize("kind", ["image", "label"])
+@pytest.mark.parametrize("how", ["transposed", "thick"])
+def test_the_settled_picture_is_that_of_stored_data_seen_otherwise(
+    make_napari_viewer: Any, qtbot: Any, slicing: str, engine: Any, kind: str, how: str
+) -> None:
+    arrays = [(array % 7).astype("u1") for array in volume()]
+    view = nm.open_view(arrays, ["median:size=3"], chunks=(4, 32, 32), kind=kind)
+    stored = [np.asarray(engine.array(view, level)) for level in range(3)]
+    fresh = nm.open_view(
+        [a.copy() for a in arrays], ["median:size=3"], chunks=(4, 32, 32), kind=kind
+    )
+    options = {"contrast_limits": (0, 7), "projection_mode": "max"} if kind == "image" else {}
+    viewer = make_napari_viewer(show=True)
+    live = add_view(viewer, fresh, engine, **options)
+    if how == "transposed":
+        viewer.dims.order = (2, 0, 1)
+        viewer.fit_to_view()
+    else:
+        viewer.dims.thickness = (6, 0, 0)
+    settle(qtbot, live)
+    viewer.dims.set_current_step(viewer.dims.order[0], 6)
+    settle(qtbot, live)
+    assert live_of(live).reads.complete
+    painted = viewer.screenshot(size=SCREEN, flash=False)
+    known = (Image if kind == "image" else Labels)(
+        MultiScaleData(stored), multiscale=True, **placement(view), **options
+    )
+    viewer.add_layer(known)
+    live.visible = False
+    qtbot.waitUntil(lambda: known.loaded)
+    expected = viewer.screenshot(size=SCREEN, flash=False)
+    assert len(np.unique(expected[..., :3].reshape(-1, 3), axis=0)) > 2, "there is nothing to see"
+    np.testing.assert_array_equal(painted, expected)
+
+
 @pytest.mark.parametrize("order", [(1, 0, 2), (2, 1, 0)])
 def test_transposed_axes(
     make_napari_viewer: Any, qtbot: Any, slicing: str, engine: Any, order: tuple[int, ...]
