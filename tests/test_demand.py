@@ -139,10 +139,16 @@ def test_rule_6_background_gets_a_turn_though_a_client_is_about_to_ask():
     queue, hand, order = Queue({"compute": 4}, patience=5), Hand(), []
     for number in range(3):
         queue.claim(compute(number), background=True)
-    for _ in range(12):
+    for _ in range(7):
         queue.expect(hand, soon=True)
         order.append(queue.next("compute"))
-    assert order == [None] * 4 + [0] + [None] * 4 + [1] + [None] * 2
+    assert order == [None] * 4 + [0] + [None] * 2
+    queue.finish(0)
+    assert [queue.next("compute"), queue.next("compute")] == [1, None]  # one at a time
+    queue.expect(hand, soon=False)
+    queue.expect(hand, soon=True)
+    queue.finish(1)
+    assert queue.next("compute") is None
 
 
 def test_rule_4_a_clients_claim_promotes_and_its_release_demotes():

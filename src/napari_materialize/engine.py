@@ -209,9 +209,8 @@ class Engine:
         """Say that a client is about to ask for chunks, or, where not ``soon``, no more.
 
         Meanwhile background work starts nothing: what it has started when the client asks takes a
-        slot each, until it is over. To say so again and again, as for each step of a slider, gives
-        it a turn once in a while, as computations for clients do. A client that is gone is
-        forgotten.
+        slot each, until it is over. To say so again and again, as for each step of a slider, lets
+        it go on after a while, one computation at a time. A client that is gone is forgotten.
 
         Examples
         --------

@@ -85,6 +85,7 @@ class Queue[K: Hashable]:
         )
         self._passed: dict[str, int] = dict.fromkeys(lanes, 0)
         self._expected: weakref.WeakSet[object] = weakref.WeakSet()
+        self._announced = 0
         self._admitted: dict[tuple[str, tuple[int, int, int]], int] = {}
         self.dropped: dict[tuple[int, int], int] = {}
         """Jobs dropped unrun, by (class, level)."""
@@ -310,8 +311,10 @@ class Queue[K: Hashable]:
         if (client is None and background is None) or self.full(lane):
             return None
         slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
-        held_back = self._expected and self._passed[lane] < self._patience
-        if held_back or used >= max(1, slots - 1):
+        most = max(1, slots - 1)
+        if self._expected:
+            most = 0 if self._announced < self._patience else 1
+        if used >= most:
             background = None
         if client is not None and (background is None or self._passed[lane] < self._patience):
             job = client
@@ -330,16 +333,17 @@ class Queue[K: Hashable]:
     def expect(self, client: object, *, soon: bool) -> None:
         """Take note that a client is about to claim something, or not any more.
 
-        As long as one is, no background job starts, so that slots are free when it does; but
-        saying so counts as a client job that starts ahead of it, and after `patience` of them it
-        gets a turn. A client that is garbage is forgotten.
+        As long as one is, no background job starts, so that slots are free when it does. Saying so
+        counts: from `patience` times in a row on background jobs start again, one at a time. A
+        client that is garbage is forgotten.
         """
-        if not soon:
+        if not self._expected:
+            self._announced = 0
+        if soon:
+            self._announced += 1
+            self._expected.add(client)
+        else:
             self._expected.discard(client)
-            return
-        self._expected.add(client)
-        for lane in self._passed:
-            self._passed[lane] += 1
 
     def join(self, request: Request[K]) -> bool:
         """Let a key run inside the slot of a job that computes it as well.
