@@ -5,13 +5,14 @@
     python bench/stall.py --only live --slicing sync --layer image --dims 2 --ms 60
     python bench/stall.py --coarse on off --seconds 20   # two minutes: with a coarser picture first
 
-Gestures as a hand makes them, an event every 40 ms: drags of the slider, pans, zooms, each followed
-by a rest until the picture is complete. A view of 4,096 chunks on its finest level is behind them,
-whose op takes 60 or 300 ms a chunk and lets go of Python's lock; 4 slots. *job*: beside it a job of
-4,096 other chunks of the same cost runs in the same engine. In 3D the slider is that of time, a pan
-is a turn, and the level on screen has 128 chunks, drawn at a quarter of the canvas's width: software
-draws a full canvas for 200 ms, and while napari's window draws, Python stands still. *numpy* is a pyramid of the same shape in memory, *dask* a lazy array of the same
-op with 4 threads. Each case runs in a process of its own.
+Gestures as a hand makes them, an event every 40 ms: drags of the slider, pans, zooms, each
+followed by a rest until the picture is complete. A view of 4,096 chunks on its finest level is
+behind them, whose op takes 60 or 300 ms a chunk and lets go of Python's lock; 4 slots. *job*:
+beside it a job of 4,096 other chunks of the same cost runs in the same engine. In 3D the slider is
+that of time, a pan is a turn, and the level on screen has 128 chunks, drawn at a quarter of the
+canvas's width: software draws a full canvas for 200 ms, and while napari's window draws, Python
+stands still. *numpy* is a pyramid of the same shape in memory, *dask* a lazy array of the same op
+with 4 threads. Each case runs in a process of its own.
 
 *gap* is between two ticks of a 5 ms timer of Qt. *complete* is from a gesture's last event to the
 complete picture, the sum over all gestures that needed chunks, and *ideal* the sum of what these
