@@ -1,6 +1,6 @@
 """What a job adds to a model's own time, and what its blocks save.
 
-    ./dev bench onnx [sessions] [tiles] [whole]
+    ./dev bench onnx [sessions] [tiles] [whole] [MODEL.onnx:HALO]
 
 ``sessions``: voxels per second of one session or several, called by one thread or several, with one
 thread per call or two: the table behind the default, one session with one thread that all slots
@@ -11,7 +11,12 @@ with all cores, which has no halo at all; once in an engine as it is, whose bloc
 most, once with large blocks. A halo of 24 hands the model 5.4 times the voxels chunk by chunk, 2.6
 times in blocks of 128^3, 1.9 times in 128 x 256 x 256; what of it no layer needs is cut off.
 
-The model is three convolutions of 3^3 with dilation 8: halo 24, a few channels.
+The model is three convolutions of 3^3 with dilation 8: halo 24, a few channels; or another 3D model
+of one channel, by its file and its halo.
+
+Jobs run at the priority of what they are compared with (in an engine as it is they give way to
+everything else), and processor seconds are printed beside the clock's: a machine that other work
+shares tells more by them.
 """
 
 from __future__ import annotations
@@ -22,7 +27,6 @@ from pathlib import Path
 # `onnx.py` and `queue.py` beside this file must not be taken for the libraries.
 sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
 
-import contextlib  # noqa: E402
 import itertools  # noqa: E402
 import math  # noqa: E402
 import os  # noqa: E402
@@ -50,11 +54,26 @@ CHANNELS, DILATION, HALO = 8, 8, 24
 ROUNDS = 5
 """Of which the median is taken, after one more to get warm."""
 
-BLOCKS: dict[str, Any] = {"block_seconds": 10.0, "block_bytes": 2**29}
+SAME: dict[str, Any] = {"nice": 0}
+"""What the engine is told: a job has the priority of what it is compared with."""
+
+BLOCKS: dict[str, Any] = SAME | {"block_seconds": 10.0, "block_bytes": 2**29}
 """What the engine is told of the size of its blocks: a viewer is not waiting here."""
 
 
-def make_model(path: Path) -> Path:
+class Net(NamedTuple):
+    """A model of (n, 1, z, y, x) float32."""
+
+    path: Path
+    halo: int
+
+    def view(self, volume: np.ndarray) -> Any:
+        """Return the view of a volume through it."""
+        op = f"onnx:model={self.path},halo={self.halo},description=none"
+        return open_view(volume, op, chunks=(64, 64, 64))
+
+
+def make_model(path: Path) -> Net:
     """Write the model: (n, 1, z, y, x) float32 to the same."""
     generator = np.random.default_rng(0)
     sizes = itertools.pairwise((1, CHANNELS, CHANNELS, 1))
@@ -77,17 +96,18 @@ def make_model(path: Path) -> Path:
     graph = helper.make_graph(nodes, "bench", ports[:1], ports[1:], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     onnx.save(model, path)
-    return path
+    return Net(path, HALO)
 
 
-def session(path: Path, threads: int) -> Callable[[np.ndarray], np.ndarray]:
+def session(net: Net, threads: int) -> Callable[[np.ndarray], np.ndarray]:
     """Return a function that runs the model, with the options that the op has."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads
     options.enable_mem_pattern = False
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")
-    made = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    return lambda tile: made.run(None, {"in": tile})[0]
+    made = onnxruntime.InferenceSession(net.path, options, providers=["CPUExecutionProvider"])
+    name = made.get_inputs()[0].name
+    return lambda tile: made.run(None, {name: tile})[0]
 
 
 def noise(*sides: int) -> np.ndarray:
@@ -100,7 +120,20 @@ def seconds(work: Callable[[], Any]) -> float:
     return time.perf_counter() - began
 
 
-def sessions(path: Path) -> None:
+class Taken(NamedTuple):
+    """What something took."""
+
+    seconds: float
+    processor: float
+    """Seconds of all cores together."""
+
+
+def taken_by(work: Callable[[], Any]) -> Taken:
+    before = time.process_time()
+    return Taken(seconds(work), time.process_time() - before)
+
+
+def sessions(net: Net) -> None:
     """Print voxels per second by sessions, callers and threads."""
     tile = noise(1, 1, 112, 112, 112)
     calls = 4 * CORES
@@ -114,7 +147,7 @@ def sessions(path: Path) -> None:
         (1, CORES, CORES),
         (1, 2 * CORES, 1),
     ):
-        runs = [session(path, threads) for _ in range(many)]
+        runs = [session(net, threads) for _ in range(many)]
         for run in runs:
             run(tile)
         with ThreadPoolExecutor(callers) as pool:
@@ -162,68 +195,65 @@ class Recorder:
 class Job(NamedTuple):
     """What a job took."""
 
-    seconds: float
+    taken: Taken
     calls: list[Call]
 
 
-def run_job(path: Path, volume: np.ndarray, **options: Any) -> Job:
+def run_job(net: Net, volume: np.ndarray, options: dict[str, Any] = SAME) -> Job:
     """Run a job over a volume, in an engine that has seen one of its chunks."""
-    view = open_view(volume, f"onnx:model={path},halo={HALO}", chunks=(64, 64, 64))
+    view = net.view(volume)
     with Engine(**options) as engine, Recorder() as recorder:
         # the engine learns how long a voxel takes from a first chunk, as in any session
-        engine.array(view)[:64, :64, :64]
+        engine.array(view)[..., :64, :64, :64]
         recorder.calls.clear()
-        taken = seconds(lambda: engine.materialize(view, MemoryStore(), compression=None))
+        taken = taken_by(lambda: engine.materialize(view, MemoryStore(), compression=None))
     return Job(taken, list(recorder.calls))
 
 
-def alone(calls: list[Call]) -> float:
-    """Run the same tiles on the same sessions by onnxruntime alone; return the seconds."""
+def alone(calls: list[Call]) -> Taken:
+    """Run the same tiles on the same sessions by onnxruntime alone."""
     given = {call.shape: noise(*call.shape) for call in calls}
 
     def one(call: Call) -> None:
         call.runtime.session.run([call.target], {call.source: given[call.shape]})
 
     with ThreadPoolExecutor(CORES) as pool:
-        return seconds(lambda: list(pool.map(one, calls)))
+        return taken_by(lambda: list(pool.map(one, calls)))
 
 
-@contextlib.contextmanager
-def open_session(path: Path, volume: np.ndarray) -> Iterator[None]:
-    """Keep the op's sessions, which go with their last user."""
-    keep = open_view(volume, f"onnx:model={path},halo={HALO}", chunks=(64, 64, 64))
-    yield
-    del keep
-
-
-def tiles(path: Path) -> None:
+def tiles(net: Net) -> None:
     """Print a job's throughput against onnxruntime alone."""
     volume, rows = noise(256, 256, 512), []
-    with open_session(path, volume):
-        for _ in range(ROUNDS + 1):
-            job = run_job(path, volume)
-            rows.append((alone(job.calls), job.seconds))
+    keep = net.view(volume)  # the op's sessions, which go with their last user
+    for _ in range(ROUNDS + 1):
+        job = run_job(net, volume)
+        rows.append((alone(job.calls), job.taken))
+    del keep
     print(f"tiles: {volume.shape}, {_counted(job.calls)}, medians of {ROUNDS}")
-    bare, taken = _medians(rows)
-    print(f"  job {taken:.2f} s, onnxruntime alone on the same tiles {bare:.2f} s")
-    ratio = statistics.median(bare / taken for bare, taken in rows[1:])
-    print(f"  ratio {ratio:.2f} (goal 0.95)", flush=True)
+    print("                                          s  processor s")
+    for name, column in zip(("onnxruntime alone", "job"), zip(*rows[1:], strict=True), strict=True):
+        clock, processor = map(statistics.median, zip(*column, strict=True))
+        print(f"  {name:33} {clock:7.2f}  {processor:11.2f}")
+    clock, processor = (
+        statistics.median(bare[k] / job[k] for bare, job in rows[1:]) for k in range(2)
+    )
+    print(f"  ratio, of each round (goal 0.95)  {clock:7.2f}  {processor:11.2f}", flush=True)
 
 
-def whole(path: Path) -> None:
+def whole(net: Net) -> None:
     """Print a job's throughput against one run over everything."""
     volume, rows, jobs = noise(256, 256, 256), [], {}
-    run = session(path, CORES)
-    kinds: dict[str, dict[str, Any]] = {"as an engine is": {}, "nobody waits": BLOCKS}
-    with open_session(path, volume):
-        for _ in range(ROUNDS + 1):
-            row = [seconds(lambda: run(volume[None, None]))]
-            for kind, options in kinds.items():
-                jobs[kind] = run_job(path, volume, **options)
-                row.append(jobs[kind].seconds)
-            rows.append(row)
+    run, keep = session(net, CORES), net.view(volume)
+    kinds = {"as an engine is": SAME, "nobody waits": BLOCKS}
+    for _ in range(ROUNDS + 1):
+        row = [seconds(lambda: run(volume[None, None]))]
+        for kind, options in kinds.items():
+            jobs[kind] = run_job(net, volume, options)
+            row.append(jobs[kind].taken.seconds)
+        rows.append(row)
+    del keep
     best, *taken = _medians(rows)
-    print(f"whole: {volume.shape}, halo {HALO}, medians of {ROUNDS} interleaved")
+    print(f"whole: {volume.shape}, halo {net.halo}, medians of {ROUNDS} interleaved")
     print("  run                    s  ratio (goal 0.6)  voxels handed per voxel  tiles")
     print(f"  one over all     {best:7.2f}  {1:16.2f}  {1:23.2f}  1")
     for number, (kind, time_) in enumerate(zip(kinds, taken, strict=True), 1):
@@ -243,14 +273,24 @@ def _counted(calls: list[Call]) -> str:
     return ", ".join(f"{n} of {' x '.join(map(str, s[2:]))}" for s, n in counts)
 
 
-def _chosen() -> Iterator[Callable[[Path], None]]:
+def _chosen() -> Iterator[Callable[[Net], None]]:
+    named = [each for each in sys.argv[1:] if ".onnx:" not in each]
     for part in (sessions, tiles, whole):
-        if len(sys.argv) < 2 or part.__name__ in sys.argv[1:]:
+        if not named or part.__name__ in named:
             yield part
+
+
+def _given() -> Net | None:
+    """Return the model that was named, if one was."""
+    for each in sys.argv[1:]:
+        path, colon, halo = each.rpartition(":")
+        if colon:
+            return Net(Path(path), int(halo))
+    return None
 
 
 if __name__ == "__main__":
     with tempfile.TemporaryDirectory() as folder:
-        model = make_model(Path(folder) / "bench.onnx")
+        net = _given() or make_model(Path(folder) / "bench.onnx")
         for part in _chosen():
-            part(model)
+            part(net)
