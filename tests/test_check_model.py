@@ -146,6 +146,20 @@ def test_a_device_that_is_not_there_is_said_by_this_program_alone(
     )
 
 
+def test_run_tells_a_device_that_is_not_there_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from napari_materialize import materialize
+
+    source, target = str(tmp_path / "in.zarr"), str(tmp_path / "out.zarr")
+    materialize(np.random.default_rng(2).random((40, 40), np.float32), source)
+    path = models.plain(tmp_path / "once.onnx", producer_name="once")
+    op = f"onnx:model={path},halo=2,device=cuda"
+    assert main(["run", source, target, "--op", op]) == 0
+    said = capsys.readouterr().err
+    assert said.count("device=cuda was asked for") + said.count("no test of this project") == 1
+
+
 def test_a_model_on_a_gpu_is_marked_as_not_run_by_our_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

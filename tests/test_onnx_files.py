@@ -274,6 +274,12 @@ WRONG = {
         lambda path: models.save(path, [models.node("Identity", ["in"], ["out"])], shape=("n",)),
         "an image has 2 to 5 axes, its input in has 1",
     ),
+    "no voxels": (
+        lambda path: models.save(
+            path, [models.node("Relu", ["in"], ["out"])], shape=(1, 1, 0, "x")
+        ),
+        r"an axis has 1 voxel or more, .* in has \(1, 1, 0, 'x'\); export it",
+    ),
     "no size works": (
         lambda path: models.save(
             path,

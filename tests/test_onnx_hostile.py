@@ -152,3 +152,28 @@ def test_a_model_that_takes_nothing_is_refused(tmp_path: Path) -> None:
     path.write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match="has no input, and a model of one image has one"):
         ops.Onnx(path, 2)
+
+
+@pytest.mark.parametrize("side", [5, 8])
+def test_small_fixed_sides_are_run_where_measuring_confirms_the_graph(
+    tmp_path: Path, side: int
+) -> None:
+    shape = (1, 1, "y", side)
+    one = [node("Conv", ["in", "a"], ["out"], pads=[1] * 4)]
+    path = models.save(tmp_path / "m.onnx", one, [("a", models.weights(1, 1, 3, 3))], shape=shape)
+    free = models.save(tmp_path / "free.onnx", one, [("a", models.weights(1, 1, 3, 3))])
+    if side == 5:  # of which nothing can be said
+        with pytest.raises(ModelError, match="its tiles are too small to find out how much"):
+            nm.open_view(IMAGE, ops.Onnx(path, "auto"), chunks=(11, 13))
+        return
+    box = Box((0, 0), IMAGE.shape)
+    made, wanted = (
+        nm.open_view(IMAGE, ops.Onnx(each, "auto"), chunks=(11, 13)).look(0, box)
+        for each in (path, free)
+    )
+    np.testing.assert_allclose(made, wanted, rtol=0, atol=1e-6)
+
+
+def test_more_threads_than_a_machine_can_make_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(nm.errors.OpError, match="threads must be 1024 or fewer, got 1000000"):
+        ops.Onnx(models.plain(tmp_path / "m.onnx"), 2, threads=1_000_000)

@@ -19,6 +19,8 @@ The tree::
     ├── EngineClosed (RuntimeError)      asked of an engine that is closed
     └── ClaimReleased (RuntimeError)     the result of a claim that was given up
 
+and one warning, which is no error: NotedWarning (UserWarning).
+
 A message to a person says the place, the rule, the value found, and what to do.
 This module does not decide how a message is shown: the adapter that shows it does.
 """
@@ -36,6 +38,7 @@ __all__ = [
     "LevelError",
     "MaterializeError",
     "ModelError",
+    "NotedWarning",
     "OpError",
     "OptionError",
     "SourceError",
@@ -110,3 +113,7 @@ class EngineClosed(MaterializeError, RuntimeError):
 
 class ClaimReleased(MaterializeError, RuntimeError):
     """The result was asked of a claim that was already given up."""
+
+
+class NotedWarning(UserWarning):
+    """A warning of what is among an op's ``notes`` too: who shows those need not show it."""

@@ -21,6 +21,7 @@ from napari_materialize.cli.outcome import DONE, PROGRAM, REFUSED, complain, pri
 from napari_materialize.cli.rerun import rerun
 from napari_materialize.cli.run import run
 from napari_materialize.cli.verify import verify
+from napari_materialize.errors import NotedWarning
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -96,11 +97,15 @@ def _usage(error: typer.TyperException) -> str:
 
 @contextlib.contextmanager
 def _warnings_on_one_line() -> Iterator[None]:
-    """Show a warning as a person reads it: without the file and the line of code it came from."""
+    """Show a warning as a person reads it: without the file and the line of code it came from.
+
+    What the commands tell as an op's notes is not told twice.
+    """
 
     def show(message: Warning | str, *_: object, **__: object) -> None:
         complain(f"warning: {message}")
 
     with warnings.catch_warnings():
+        warnings.simplefilter("ignore", NotedWarning)
         warnings.showwarning = show
         yield

@@ -141,7 +141,7 @@ def _along(  # noqa: PLR0917
             if windows is None:
                 continue
             now = _compare(k, run, sample, grid, windows, others)
-            found = _judge(now, stepped)
+            found = _judge(now, stepped, None if reach is None else reach[k])
             if found.agreed:
                 return found
             last = last or found
@@ -259,11 +259,15 @@ def _differences(
     return worst
 
 
-def _judge(measured: tuple[np.ndarray, float], axis: AxisGrid) -> _Axis:
-    """Return the smallest context from which on the windows agree, if there is one."""
+def _judge(measured: tuple[np.ndarray, float], axis: AxisGrid, reach: int | None) -> _Axis:
+    """Return the smallest context from which on the windows agree, if there is one.
+
+    A few contexts prove something only where they confirm what the graph says.
+    """
     worst, height = measured
     far = int(0.8 * (len(worst) - 1))  # a few voxels in the middle prove nothing
-    noise = float(worst[far]) if far < len(worst) and len(worst) > 4 else math.inf
+    told = len(worst) > 4 or (reach is not None and reach <= far)
+    noise = float(worst[far]) if far < len(worst) and told else math.inf
     allowed = ROUNDING * float(np.finfo(np.float32).eps) * height
     if not noise <= allowed:
         return _Axis(

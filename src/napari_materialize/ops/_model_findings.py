@@ -84,6 +84,8 @@ class Findings:
         if context.tile_dependent:
             names = dict.fromkeys((*self.whole, *self.steering))
             because = f" (it has {', '.join(names)})" if names else ""
+            if not context.residual:
+                return "its tiles are too small to find out how much context it needs"
             return (
                 f"its output depends on the whole tile{because}: with {halo} voxels of context two "
                 f"tiles still differ by {context.residual:.2g} of {context.height:.2g}"

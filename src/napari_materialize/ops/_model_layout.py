@@ -133,6 +133,16 @@ def guess_layout(
     'yx'
     """
     axes = len(shape)
+    if not axes:
+        raise ModelError(
+            f"{place}: an image has 2 to 5 axes, its input {name} says none or leaves open how "
+            "many; export it with that input's shape"
+        )
+    if 0 in shape:
+        raise ModelError(
+            f"{place}: an axis has 1 voxel or more, or a free number, its input {name} has "
+            f"{tuple(shape)}; export it with other sizes"
+        )
     if not 2 <= axes <= 5:
         raise ModelError(
             f"{place}: an image has 2 to 5 axes, its input {name} has {axes}, {tuple(shape)}; this "

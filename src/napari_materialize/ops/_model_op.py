@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.errors import ModelError
+from napari_materialize.errors import ModelError, NotedWarning
 from napari_materialize.ops._base import Op
 from napari_materialize.ops._model_copy import again, twin
 from napari_materialize.ops._model_description import describe_model
@@ -157,7 +157,7 @@ class ModelOp(Op):
             if self.require_device:
                 raise ModelError(sentence)
             self._note(sentence)
-            warnings.warn(f"{sentence}; the CPU is used", stacklevel=4)
+            warnings.warn(f"{sentence}; the CPU is used", NotedWarning, stacklevel=4)
         if runtime.on_gpu:
             self._note(f"it runs on {runtime.device}, which no test of this project has done")
         ports = pick_ports(runtime, self.input, self.output)

@@ -59,6 +59,20 @@ def _each(least: int, key: str) -> Callable[[Any], int | tuple[int, ...]]:
     return lambda value: one_or_each(value, _whole(least, key), f"onnx: {key}")
 
 
+MOST_THREADS = 1024
+"""Threads in one call of a model: each is made when the model is loaded."""
+
+
+def _threads(value: Any) -> int:
+    number = _whole(1, "threads")(value)
+    if number > MOST_THREADS:
+        raise OpError(
+            f"onnx: threads must be {MOST_THREADS} or fewer, got {number}; slots times threads "
+            "should be the cores"
+        )
+    return number
+
+
 def _whole(least: int, key: str) -> Callable[[Any], int]:
     """Return a check of one whole number of voxels."""
 
@@ -104,7 +118,7 @@ _CHECKS: dict[str, Callable[[Any], Any]] = {
     "multiple": _each(1, "multiple"),
     "tile": _each(1, "tile"),
     "batch": _whole(1, "batch"),
-    "threads": _whole(1, "threads"),
+    "threads": _threads,
     "layout": check_letters,
     "normalise": lambda value: _text(value) or str(Normalisation.parse(value)),
     "after": lambda value: _text(value) or str(After.parse(value)),
