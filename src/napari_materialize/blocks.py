@@ -59,7 +59,7 @@ BLOCK_BYTES = 96 * 2**20
 """Memory that the voxels of one computation of several chunks may take, in every slot."""
 
 
-KEPT_BYTES = range(2**20, 2**26)
+KEPT_BYTES = range(2**20, 2**25)
 """Sizes of blocks whose memory a thread keeps for its next one: below, getting some costs nothing;
 above, it is too much to hold on to."""
 
