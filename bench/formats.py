@@ -6,26 +6,33 @@ Goals: a sharded result in at most 1.5 times the time of an unsharded one, a pyr
 times that of the single level (by the clock; in processor time it is told as well), gzip at least
 as fast as the fastest library that is installed and packs as small as zlib (isal, which packs less,
 and deflate come with this project, zlib-ng only if somebody has it). Each job is run several times,
-in turn with the one it is compared with, and the quickest of each counts. The source is in memory;
-results go to a folder that is removed.
+in turn with the one it is compared with, and the quickest of each counts. *Floor* is what a pyramid
+costs in a bare loop around the same codecs and the same halving (`_bare.py`): where it is above the
+goal, it is the halving and the further files that cost more than that, and not what lies between.
+The source is in memory. Results are removed once a case is done, and not between its jobs: a file
+system may take long to make files where it has just removed some.
 """
 
 from __future__ import annotations
 
+import itertools
 import shutil
 import sys
 import tempfile
 import time
 import zlib
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 # `queue.py` beside this file must not be taken for the standard library's.
-sys.path = [entry for entry in sys.path if Path(entry).resolve() != Path(__file__).resolve().parent]
+HERE = Path(__file__).resolve().parent
+sys.path = [*(entry for entry in sys.path if Path(entry).resolve() != HERE), str(HERE)]
 
 import numpy as np  # noqa: E402
 from scipy import ndimage  # noqa: E402
 
+from _bare import write as bare  # noqa: E402
 from napari_materialize import Engine, open_view  # noqa: E402
 from napari_materialize.codecs import Compression  # noqa: E402
 
@@ -33,6 +40,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SHAPE, CHUNK, ROUNDS = (256, 256, 512), 64, 3
+LEVELS = 4
+"""Of ``pyramid="auto"`` for this shape."""
 
 
 def image() -> np.ndarray:
@@ -42,16 +51,16 @@ def image() -> np.ndarray:
     return (110 + 40 * blobs + random.normal(0, 6, SHAPE)).clip(0, 255).astype("u1")
 
 
-def seconds(
-    engine: Engine, view: Any, folder: Path, options: dict[str, Any]
-) -> tuple[float, float]:
-    """Return the seconds that a job takes, by the clock and of the processors."""
+def timed(work: Callable[[], Any]) -> tuple[float, float]:
+    """Return the seconds that work takes, by the clock and of the processors."""
     began, worked = time.perf_counter(), time.process_time()
-    done = engine.materialize(view, folder / "out.zarr", **options)
-    took = time.perf_counter() - began, time.process_time() - worked
+    work()
+    return time.perf_counter() - began, time.process_time() - worked
+
+
+def job(engine: Engine, view: Any, out: Path, options: dict[str, Any]) -> None:
+    done = engine.materialize(view, out, **options)
     assert done.written + done.skipped == done.chunks
-    shutil.rmtree(folder / "out.zarr")
-    return took
 
 
 def jobs(folder: Path) -> None:
@@ -59,18 +68,18 @@ def jobs(folder: Path) -> None:
     ids = ndimage.label(voxels > 150)[0]
     # bodies as a segmentation has them, most of a chunk inside of one
     cells = ndimage.label(ndimage.gaussian_filter(voxels.astype("f4"), 1.5) > 115)[0]
-    sources = {
-        "image": open_view(voxels, chunks=(CHUNK,) * 3),
-        "gaussian": open_view(voxels, "gaussian:sigma=1.5", chunks=(CHUNK,) * 3),
-        "mask": open_view(voxels, "threshold:low=150", chunks=(CHUNK,) * 3),
+    sources: dict[str, tuple[Any, np.ndarray | None]] = {
+        "image": (open_view(voxels, chunks=(CHUNK,) * 3), voxels),
+        "gaussian": (open_view(voxels, "gaussian:sigma=1.5", chunks=(CHUNK,) * 3), None),
+        "mask": (open_view(voxels, "threshold:low=150", chunks=(CHUNK,) * 3), None),
     }
-    for title, made in {
+    for title, labels in {
         "noisy labels, uint32": ids.astype("u4"),
         "labels, uint8": cells.astype("u1"),
         "labels, uint32": cells.astype("u4"),
         "labels, uint64": cells.astype("u8"),
     }.items():
-        sources[title] = open_view(made, chunks=(CHUNK,) * 3, kind="label")
+        sources[title] = (open_view(labels, chunks=(CHUNK,) * 3, kind="label"), labels)
     kinds: dict[str, dict[str, Any]] = {
         "single": {"format": "zarr3"},
         "sharded": {"format": "zarr3", "shards": (2, 2, 2)},
@@ -78,20 +87,45 @@ def jobs(folder: Path) -> None:
         "both": {"format": "zarr3", "shards": (2, 2, 2), "pyramid": "auto"},
     }
     heads = ("single level, s", "sharded (goal 1.5)", "pyramid (goal 1.4)", "both", "pyramid, CPU")
+    heads += ("floor", "floor, CPU")
     print(f"| job | codec | {' | '.join(heads)} |")
     print(f"| --- | --- |{' ---: |' * len(heads)}")
-    for name, view in sources.items():
+    for name, (view, made) in sources.items():
         for codec in ("gzip", "zstd"):
-            best = dict.fromkeys(kinds, (float("inf"), float("inf")))
-            with Engine(nice=0) as engine:
-                for _ in range(ROUNDS):
-                    for kind, options in kinds.items():
-                        took = seconds(engine, view, folder, options | {"compression": codec})
-                        best[kind] = (min(best[kind][0], took[0]), min(best[kind][1], took[1]))
+            best = case(folder, view, made, kinds, codec)
             wall, work = best["single"]
             ratios = [f"{best[kind][0] / wall:.2f}" for kind in list(kinds)[1:]]
             ratios.append(f"{best['pyramid'][1] / work:.2f}")
+            if made is not None:
+                floors = zip(best["bare pyramid"], best["bare"], strict=True)
+                ratios += [f"{pyramid / single:.2f}" for pyramid, single in floors]
+            else:
+                ratios += ["", ""]
             print(f"| {name} | {codec} | {wall:.2f} | {' | '.join(ratios)} |", flush=True)
+
+
+def case(
+    folder: Path, view: Any, made: np.ndarray | None, kinds: dict[str, dict[str, Any]], codec: Any
+) -> dict[str, tuple[float, float]]:
+    """Return the quickest run of each kind of job, and of the loop where its voxels are given."""
+    best: dict[str, tuple[float, float]] = {}
+    method: Any = "mean" if view.kind == "image" else "mode"
+
+    def note(kind: str, took: tuple[float, float]) -> None:
+        wall, work = best.get(kind, took)
+        best[kind] = (min(wall, took[0]), min(work, took[1]))
+
+    with Engine(nice=0) as engine, tempfile.TemporaryDirectory(dir=folder) as name:
+        places = (Path(name) / f"{number}.zarr" for number in itertools.count())
+        for _ in range(ROUNDS):
+            for kind, options in kinds.items():
+                all_options = options | {"compression": codec}
+                note(kind, timed(partial(job, engine, view, next(places), all_options)))
+            if made is not None:
+                for kind, levels in (("bare", 1), ("bare pyramid", LEVELS)):
+                    out = next(places)
+                    note(kind, timed(partial(bare, made, CHUNK, out, codec, method, levels=levels)))
+    return best
 
 
 def gzip_encoders() -> dict[str, Callable[[bytes], bytes]]:
