@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 import zarr
 
-from malformed import MALFORMED, N5, V2, V3, image, make, scaled, sharded, write
+from malformed import AXES, MALFORMED, N5, V2, V3, image, make, scaled, sharded, write
 from napari_materialize.errors import DamagedChunk, SourceError, StoreError
 from napari_materialize.geometry import Box
 from napari_materialize.sources import open_source
@@ -359,6 +359,23 @@ def test_levels_whose_scales_contradict_their_shapes_are_told(
     assert f"notice: {notice}" in ended.err
     right = write(tmp_path / "b.zarr", image(scaled("0", [1, 1]), scaled("1", [2, 2])))
     assert open_source(right).notices == ()
+
+
+def test_of_several_images_in_a_group_the_first_is_opened_and_the_others_are_told(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    files: dict[str, Any] = image(scaled("0", [1, 1]))
+    other = {"version": "0.4", "axes": AXES, "datasets": [scaled("big", [3, 3])]}
+    files[".zattrs"]["multiscales"].append(other)
+    folder = write(tmp_path / "a.zarr", files)
+    source = open_source(folder)
+    (notice,) = source.notices
+    assert "the first of 2 images in one group is opened" in notice
+    assert notice.endswith("(big)")
+    assert source.levels[0].shape == (4, 4)
+    assert notice in here(capfd, "info", str(folder)).out
+    files[".zattrs"]["multiscales"][1] = "none"
+    assert open_source(write(tmp_path / "b.zarr", files)).notices == ()
 
 
 @pytest.mark.parametrize("sizes", [(5, 3, 2, 1), (250, 125, 62, 31), (7, 7, 3)])

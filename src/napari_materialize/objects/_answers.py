@@ -11,7 +11,15 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-__all__ = ["Patience", "is_elsewhere", "is_refused", "reason_of", "status_of"]
+__all__ = [
+    "Patience",
+    "broke_off",
+    "hands_out_no_parts",
+    "is_elsewhere",
+    "is_refused",
+    "reason_of",
+    "status_of",
+]
 
 _STATUS = re.compile(r"status code: (\d{3})")
 
@@ -73,6 +81,17 @@ def is_refused(error: Exception) -> bool:
     return named or status in ("401", "403") or (status == "400" and "Token" in str(error))
 
 
+def hands_out_no_parts(error: Exception) -> bool:
+    """Whether a server answers a part of an object with all of it, or knows no parts."""
+    return type(error).__name__ == "NotSupportedError" or status_of(error) == "416"
+
+
+def broke_off(error: Exception) -> bool:
+    """Whether the connection broke in the middle of an answer, where the client tries no more."""
+    text, cut = str(error), type(error).__name__ == "GenericError" and status_of(error) is None
+    return cut and "max_retries" not in text and "Content-Length Header missing" not in text
+
+
 def is_elsewhere(error: Exception) -> bool:
     """Whether a bucket lies in another region than the one that was asked.
 
@@ -91,6 +110,11 @@ _SAID = (
     ("kind: Connect", "the server cannot be reached"),
     ("redirect", "the server redirects elsewhere; set the bucket's own region, AWS_REGION"),
     ("metadata endpoint", "no credentials were found"),
+    (
+        "Content-Length Header missing",
+        "the server does not say how long its files are (Content-Length); serve them with another "
+        "program, or copy the folder",
+    ),
 )
 """What the client's own text holds, and what it means."""
 

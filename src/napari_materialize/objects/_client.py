@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from napari_materialize.errors import AccessError, StoreError
 from napari_materialize.objects._answers import (
     Patience,
+    broke_off,
+    hands_out_no_parts,
     is_elsewhere,
     is_refused,
     reason_of,
@@ -97,14 +99,14 @@ class Objects:
 
         def ask(client: Any) -> bytes | None:
             import obstore
-            from obstore.exceptions import NotSupportedError
+            from obstore.exceptions import BaseError
 
             if options and self._whole_only:
                 return self._part(client, key, slice(start, stop), most)
             try:
                 answer = obstore.get(client, key, options=options)
-            except NotSupportedError:
-                if not options:
+            except BaseError as error:
+                if not (options and hands_out_no_parts(error)):
                     raise
                 self._whole_only = True
                 return self._part(client, key, slice(start, stop), most)
@@ -361,8 +363,7 @@ class Objects:
             try:
                 return ask()
             except Exception as error:
-                cut = type(error).__name__ == "GenericError" and status_of(error) is None
-                if verb != "reading" or not cut or "max_retries" in str(error):
+                if verb != "reading" or not broke_off(error):
                     raise
                 time.sleep(self.patience.first_wait * 2**attempt)
         return ask()

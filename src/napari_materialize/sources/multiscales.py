@@ -67,6 +67,9 @@ class Multiscale:
     transformations: Any
     """Those of the whole, applied after each dataset's; None where the document has none."""
 
+    notices: tuple[str, ...] = ()
+    """What a person should know of it, a sentence each."""
+
     def level_at(self, path: str) -> int | None:
         """Return which level the array at ``path`` inside the group is, or None if it is none."""
         paths = [dataset.path for dataset in self.datasets]
@@ -168,6 +171,25 @@ def read_multiscale(folder: str, zarr_format: int, attributes: Mapping[str, Any]
         _axes(place, axes),
         datasets,
         further,
+        _further(place, entries[1:]),
+    )
+
+
+def _further(place: str, others: Sequence[Any]) -> tuple[str, ...]:
+    """Return what there is to say of the entries that are not opened."""
+    paths = [
+        str(dataset["path"])
+        for other in others
+        if isinstance(other, dict) and isinstance(other.get("datasets"), list)
+        for dataset in other["datasets"][:1]
+        if isinstance(dataset, dict) and "path" in dataset
+    ]
+    if not paths:
+        return ()
+    shown = ", ".join(f"{path:.40}" for path in paths[:4]) + (" ..." if len(paths) > 4 else "")
+    return (
+        f"{place}: the first of {len(others) + 1} images in one group is opened; open an array of "
+        f"another by its path ({shown})",
     )
 
 

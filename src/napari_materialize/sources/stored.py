@@ -185,6 +185,7 @@ def _open_image(group: Node, overrides: Overrides) -> OpenedSource:
         kind="label" if _is_label(group) else "image",
         name=name or _stem(group.folder),
         record=record,
+        notices=() if multiscale is None else multiscale.notices,
     )
 
 
@@ -287,6 +288,7 @@ def _source(
     kind: Kind,
     name: str,
     record: dict[str, Any],
+    notices: tuple[str, ...] = (),
 ) -> OpenedSource:
     """Make the source of ``nodes[0]``, whose arrays are in ``nodes`` too.
 
@@ -317,7 +319,7 @@ def _source(
         readers=readers,
         # far away a look at chunks would take as long as a small job
         lasting=cache(lambda: lasting_identity(levels, kind, readers)) if near else None,
-        notices=contradictions(levels),
+        notices=(*notices, *contradictions(levels)),
         storage=tuple(
             storage_of(node, node.folder.path_in(nodes[0].folder) or node.folder.name)
             for node in nodes
