@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import threading
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 from urllib.parse import quote
@@ -83,21 +84,65 @@ def test_a_box_cut_from_each_level_is_no_contradiction(engine, tmp_path):
 # ---------------------------------------------------------------- Python's own web server
 
 
+class Plain(http.server.SimpleHTTPRequestHandler):
+    """Answers a request for a part of a file with all of it."""
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+class Refusing(Plain):
+    """Says of every part of a file that there is no such part."""
+
+    def do_GET(self) -> None:
+        if self.headers.get("Range"):
+            self.send_error(416)
+        else:
+            super().do_GET()
+
+
+class Silent(Plain):
+    """Does not say how long its files are."""
+
+    def send_header(self, keyword: str, value: str) -> None:
+        if keyword != "Content-Length":
+            super().send_header(keyword, value)
+
+
+@contextmanager
+def serving(folder: Path, handler: type[Plain]) -> Iterator[str]:
+    made = partial(handler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), made) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()
+
+
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[str]:
     """A folder behind ``http.server``, which hands out no parts of files."""
+    with serving(tmp_path, Plain) as url:
+        yield url
 
-    class Handler(http.server.SimpleHTTPRequestHandler):
-        def log_message(self, *_: object) -> None:
-            """Say nothing."""
 
-    handler = partial(Handler, directory=str(tmp_path))
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.02,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+def test_a_shard_is_read_whole_where_a_server_refuses_parts(engine, tmp_path):
+    write(engine, tmp_path / "a.zarr", "zarr3 sharded")
+    with serving(tmp_path, Refusing) as url:
+        read = open_source(f"{url}/a.zarr").readers[0](Box((3, 5, 6), (5, 7, 9)))
+    np.testing.assert_array_equal(read, IDS[3:5, 5:7, 6:9])
+
+
+def test_a_server_that_does_not_say_how_long_files_are_is_told_so(engine, tmp_path):
+    write(engine, tmp_path / "a.zarr", "zarr2")
+    with (
+        serving(tmp_path, Silent) as url,
+        pytest.raises(SourceError, match=r"does not say how long its files are"),
+    ):
+        open_source(f"{url}/a.zarr")
 
 
 def test_a_shard_is_read_whole_where_a_server_has_no_parts(engine, tmp_path, served):
