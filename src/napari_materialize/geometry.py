@@ -236,9 +236,13 @@ class ChunkGrid:
 
     def holds(self, index: Sequence[int]) -> bool:
         """Whether ``index`` names a chunk of this grid."""
-        return len(index) == len(self.shape) and all(
-            0 <= i < n for i, n in zip(index, self.counts, strict=True)
-        )
+        if len(index) != len(self.counts):
+            return False
+        # each claim asks, and a generator takes three times as long
+        for at, count in zip(index, self.counts, strict=True):  # noqa: SIM110
+            if not 0 <= at < count:
+                return False
+        return True
 
 
 def _up(stop: int, size: int) -> int:

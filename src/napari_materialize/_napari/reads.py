@@ -243,14 +243,13 @@ class LayerReads(Holding):
         That is where the canvas misses more chunks than are made at a time, no coarser level is
         there as a whole, and one has at most an eighth as many chunks to make.
         """
-        some = itertools.islice(
-            wanted, ENOUGH
-        )  # that so many are missing says all there is to know
+        levels = self.view.levels
+        # that so many are missing says all there is to know
+        some = itertools.islice(wanted, ENOUGH if level + 1 < len(levels) else 0)
         missing = sum(self._peek(level, index) is None for index in some)
         if missing <= self.engine.slots:
             self.hold(Group.COARSE, level, ())
             return
-        levels = self.view.levels
         chosen: tuple[int, list[Index]] = (level, [])
         for number in range(level + 1, len(levels)):
             indices = covering(levels[level], axes, levels[number])
