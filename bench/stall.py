@@ -133,12 +133,21 @@ class Case:
         kind = "image" if self.args.layer == "image" else "label"
         view = nm.open_view(self.levels, [self._named("slow")], chunks=chunks, kind=kind)
         self.engine = nm.Engine(slots=SLOTS, chunk_bytes=2**29)
-        return nm.add_view(self.viewer, view, self.engine)
+        layer = nm.add_view(self.viewer, view, self.engine)
+        assert type(layer).__name__.lower() == self.args.layer
+        return layer
 
     def _named(self, name: str) -> Any:
+        """Return the op; labels stay labels, which those of a function do not."""
+        from dataclasses import replace
+
         import napari_materialize as nm
 
-        return nm.ops.Function(self.op, dtype="u1", name=name, version="1")
+        class Kept(nm.ops.Function):
+            def describe(self, level: Any, kind: Any) -> Any:
+                return replace(super().describe(level, kind), kind=kind)
+
+        return Kept(self.op, dtype="u1", name=name, version="1")
 
     def _numpy(self) -> Any:
         return self._plain(self.levels)
