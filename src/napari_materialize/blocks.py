@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import math
 import operator
-import sys
-import threading
 from typing import TYPE_CHECKING, Literal, NamedTuple, get_args
 
-import numpy as np
-
+from napari_materialize.buffers import buffer
 from napari_materialize.geometry import Box, Index
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    import numpy as np
 
     from napari_materialize.arrays import Level
     from napari_materialize.ops import Op
@@ -57,21 +56,6 @@ VOXEL_BYTES = 12
 
 BLOCK_BYTES = 96 * 2**20
 """Memory that the voxels of one computation of several chunks may take, in every slot."""
-
-
-KEPT_BYTES = range(2**20, 2**25)
-"""Sizes of blocks whose memory a thread keeps for its next one: below, getting some costs nothing;
-above, it is too much to hold on to."""
-
-
-class _Kept(threading.local):
-    """What the calling thread keeps."""
-
-    memory: np.ndarray | None = None
-    """The memory of its last large block."""
-
-
-_kept = _Kept()
 
 
 class Link(NamedTuple):
@@ -126,7 +110,7 @@ def gather(
     needed = list(level.grid.covering(step.exists))
     if len(needed) == 1 and level.grid.box(needed[0]) == step.block:
         return chunks[needed[0]].view()
-    block = _room(step.block.shape, level.dtype)
+    block = buffer(step.block.shape, level.dtype)
     for index in needed:
         box = level.grid.box(index)
         part = box.intersect(step.exists)
@@ -136,26 +120,11 @@ def gather(
     return block
 
 
-def _room(shape: Index, dtype: np.dtype) -> np.ndarray:
-    """Return memory for a block: that of the thread's last one, if nobody holds on to it.
-
-    The system clears the pages of fresh memory, which takes longer than to fill them.
-    """
-    size = math.prod(shape) * dtype.itemsize
-    if size not in KEPT_BYTES:
-        return np.empty(shape, dtype)
-    memory = _kept.memory
-    # whatever shows a part of it has a reference: only `_kept`, this name and the call are wanted
-    if memory is None or memory.nbytes < size or sys.getrefcount(memory) > 3:
-        memory = _kept.memory = np.empty(size, np.uint8)
-    return memory[:size].view(dtype).reshape(shape)
-
-
 def pad(block: np.ndarray, step: Step, boundary: Boundary) -> np.ndarray:
     """Return the block an op in the middle of a stage is handed, past the edge too."""
     if step.block == step.exists:
         return block
-    padded = np.empty(step.block.shape, block.dtype)
+    padded = buffer(step.block.shape, block.dtype)
     padded[step.exists.relative_to(step.block.start).slices] = block
     _fill_outside(padded, step, boundary)
     return padded

@@ -14,6 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from napari_materialize.buffers import give_back
 from napari_materialize.errors import ChunkError, OptionError, StoreError
 from napari_materialize.job._again import recorded_jobs, recorded_view
 from napari_materialize.job._keeper import Keeper
@@ -92,6 +93,7 @@ def carry_out(service: ChunkService, plan: Plan) -> Materialized:
             service.forget_failures(plan.view)
         return _write(service, plan, run, record, keeper)
     finally:
+        give_back()  # the memory of blocks; who is still computing has its own
         over = partial(_leave, taken, opening.journal)
         if run is None:
             over()

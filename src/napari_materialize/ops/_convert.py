@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from napari_materialize.buffers import buffer
 from napari_materialize.errors import OpError
 
 
@@ -52,11 +53,12 @@ def to_float(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return result
 
 
-def saturate(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def saturate(values: np.ndarray, dtype: np.dtype, *, own: bool = False) -> np.ndarray:
     """Return ``values`` in ``dtype``, rounded to nearest (ties to even) and saturated.
 
     NaN becomes 0 in an integer dtype and False in bool; any other value but 0 becomes True.
-    The result may share memory with ``values``.
+    The result may share memory with ``values``; those that are the caller's ``own`` may be
+    overwritten.
 
     Examples
     --------
@@ -73,7 +75,7 @@ def saturate(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
         nonzero: np.ndarray = values != 0
         return nonzero & ~np.isnan(values) if source.kind == "f" else nonzero
     if source.kind == "f":
-        return _round(values, dtype)
+        return _round(values, dtype, own=own)
     if source.kind == "b" or np.can_cast(source, dtype):
         return values.astype(dtype)
     here, there = np.iinfo(source), np.iinfo(dtype)
@@ -82,21 +84,23 @@ def saturate(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
     return clipped.astype(dtype)
 
 
-def _round(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _round(values: np.ndarray, dtype: np.dtype, *, own: bool) -> np.ndarray:
     """Round floats to nearest into an integer dtype."""
     if values.dtype.itemsize < 4:
-        values = values.astype(np.float32)
+        values, own = values.astype(np.float32), True
     limits = np.iinfo(dtype)
     low, high = values.dtype.type(limits.min), values.dtype.type(limits.max)
-    rounded = np.rint(values)
+    rounded = np.rint(values, out=values if own else buffer(values.shape, values.dtype))
+    result = buffer(values.shape, dtype)
     if int(low) == limits.min and int(high) == limits.max:
         np.clip(rounded, low, high, out=rounded)
         if rounded.size and np.isnan(rounded.min()):
             rounded[np.isnan(rounded)] = 0
-        return rounded.astype(dtype)
+        np.copyto(result, rounded, casting="unsafe")
+        return result
     # the float nearest to an integer dtype's extreme lies beyond it: compare, do not clip
     with np.errstate(invalid="ignore"):
-        result = rounded.astype(dtype)
+        np.copyto(result, rounded, casting="unsafe")
     for outside, extreme in ((rounded >= high, limits.max), (rounded <= low, limits.min)):
         result[outside] = extreme
     result[np.isnan(rounded)] = 0

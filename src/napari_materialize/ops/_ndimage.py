@@ -17,6 +17,8 @@ from typing import Any
 
 import numpy as np
 
+from napari_materialize.buffers import buffer
+
 __all__ = ["compiled", "median_filter", "smooth_axis"]
 
 _NAME = "scipy.ndimage._nd_image"
@@ -109,7 +111,7 @@ def median_filter(values: np.ndarray, sizes: tuple[int, ...]) -> np.ndarray:
 
         found: np.ndarray = ndimage.median_filter(values, size=sizes, mode="nearest")
         return found
-    made = np.empty(values.shape, values.dtype.newbyteorder("="))
+    made = buffer(values.shape, values.dtype.newbyteorder("="))
     window, origins = np.ones(sizes, bool), [0] * values.ndim
     module.rank_filter(values, count // 2, window, made, _NEAREST, 0.0, origins)
     return made

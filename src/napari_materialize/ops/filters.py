@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from napari_materialize.buffers import buffer
 from napari_materialize.errors import OpError
 from napari_materialize.ops._axes import along, crop, one_or_each, space_axes
 from napari_materialize.ops._base import Abandoned, Description, Op, never
@@ -114,7 +115,8 @@ class Gaussian(Op):
             If, between two axes, nobody waits any more.
         """
         working = np.dtype(np.float64 if block.dtype == np.float64 else np.float32)
-        values = block.astype(working)
+        values = buffer(block.shape, working)
+        np.copyto(values, block)
         for axis, (sigma, halo) in enumerate(
             zip(self._sigmas(level), self.halo(level), strict=True)
         ):
@@ -124,7 +126,7 @@ class Gaussian(Op):
                 raise Abandoned
             smooth_axis(values, sigma, halo, axis)  # in place, as scipy itself does between axes
             values = crop(values, tuple(halo if each == axis else 0 for each in range(level.ndim)))
-        return _as_image(values, np.dtype(self.dtype) if self.dtype else level.dtype)
+        return _as_image(values, np.dtype(self.dtype) if self.dtype else level.dtype, own=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,11 +202,11 @@ class Median(Op):
         return _as_image(crop(median, self.halo(level)), target)
 
 
-def _as_image(values: np.ndarray, dtype: np.dtype) -> np.ndarray:
+def _as_image(values: np.ndarray, dtype: np.dtype, *, own: bool = False) -> np.ndarray:
     """Return ``values`` in ``dtype``, rounded and saturated; bool is rounded too."""
     if dtype.kind == "b":
-        return saturate(values, np.dtype("u1")).view(np.bool_)
-    return saturate(values, dtype)
+        return saturate(values, np.dtype("u1"), own=own).view(np.bool_)
+    return saturate(values, dtype, own=own)
 
 
 def _sigma(value: Any) -> float:

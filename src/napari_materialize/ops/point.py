@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from napari_materialize.buffers import buffer
 from napari_materialize.errors import OpError
 from napari_materialize.ops._base import Description, Op, never
 from napari_materialize.ops._convert import dtype_name, saturate, working_float
@@ -184,7 +185,8 @@ class Rescale(Op):
         working = working_float(block.dtype, target)
         if not self._float32_resolves:
             working = np.dtype(np.float64)
-        values = block.astype(working)
+        values = buffer(block.shape, working)
+        np.copyto(values, block)
         values -= working.type(self.low)
         values /= working.type(self.high - self.low)
         np.clip(values, 0, 1, out=values)
@@ -192,7 +194,7 @@ class Rescale(Op):
             low, high = self._range
             values *= working.type(high - low)
             values += working.type(low)
-        return saturate(values, target)
+        return saturate(values, target, own=True)
 
 
 @dataclass(frozen=True, slots=True)
