@@ -17,6 +17,7 @@ from napari_materialize import Box, Engine, MemoryStore, errors, materialize, op
 from napari_materialize.arrays import Level
 from napari_materialize.downsample import halving
 from napari_materialize.job import _run, _walk
+from napari_materialize.plan import Options, _levels, make_plan
 from readback import document, format_of, opened, record, with_tensorstore
 
 
@@ -91,14 +92,16 @@ def test_every_level_is_the_one_before_halved_and_lies_where_it_should(data):
         "skip_empty": draw(st.booleans()),
         "compression": draw(st.sampled_from(["gzip:1", "zstd", "blosc", None])),
     }
-    budget, _walk.LAYER_BYTES = _walk.LAYER_BYTES, draw(st.sampled_from([2**28, 300]))
+    limits = draw(st.sampled_from([2**28, 300])), draw(st.sampled_from([2**21, 400, 0]))
+    before = _walk.LAYER_BYTES, _levels.TOGETHER
+    _walk.LAYER_BYTES, _levels.TOGETHER = limits
     store = MemoryStore()
     try:
         with Engine(slots=draw(st.integers(1, 3))) as engine:
             whole = engine.array(view, 0)[...]
             done = engine.materialize(view, store, **options)
     finally:
-        _walk.LAYER_BYTES = budget
+        _walk.LAYER_BYTES, _levels.TOGETHER = before
     assert (done.failed, done.written + done.skipped) == (0, done.chunks)
     inside = box or Box.whole(array.shape)
     first = view.levels[0]
@@ -112,6 +115,25 @@ def test_every_level_is_the_one_before_halved_and_lies_where_it_should(data):
 
 
 # ---------------------------------------------------------------------- pyramids
+
+
+@pytest.mark.parametrize(
+    ("dtype", "chunk", "scale", "tile"),
+    [
+        ("u1", 64, (1, 1, 1), (128, 128, 128)),  # as much as a coarser chunk is made of
+        ("u2", 64, (1, 1, 1), (64, 128, 128)),
+        ("u4", 64, (1, 1, 1), (64, 64, 64)),  # large enough as it is
+        ("u1", 64, (4, 1, 1), (64, 128, 128)),  # axes that are not halved stay
+        ("u1", 192, (1, 1, 1), (192, 192, 192)),
+        ("u1", 63, (1, 1, 1), (126, 126, 126)),  # ends where a voxel of the coarser level does
+    ],
+)
+def test_small_chunks_are_halved_together(dtype, chunk, scale, tile):
+    view = open_view(np.empty((400, 400, 400), dtype), chunks=(chunk,) * 3, scale=scale)
+    coarser = make_plan(view, MemoryStore(), Options(pyramid=1)).coarser[0]
+    assert coarser.tiles.chunks == tile
+    made = [n // factor for n, factor in zip(tile, coarser.factors, strict=True)]
+    assert all(n % part == 0 for n, part in zip(coarser.array.chunks, made, strict=True))
 
 
 def test_auto_ends_where_a_level_fits_into_a_chunk():

@@ -236,28 +236,20 @@ def _covered(
     where : numpy.ndarray
         Flat indices into the result.
     """
-    last = block.ndim - 1
-    # neighbours along the last axis are taken as one number of twice the size
-    pairs = last in axes and block.itemsize < 8
-    wide = block.view(f"u{2 * block.itemsize}") if pairs else block
-    steps = [stride // wide.itemsize for stride in wide.strides]
-    at, left = np.zeros(len(where), np.intp), where
-    for axis in range(last, -1, -1):
-        above = left // shape[axis]
-        place = left - above * shape[axis]
-        at += place * (steps[axis] * (1 + (axis in axes and not (pairs and axis == last))))
-        left = above
-    apart = [steps[axis] for axis in axes if not (pairs and axis == last)]
-    offsets = [sum(each) for each in itertools.product(*((0, step) for step in apart))]
-    found = np.empty((len(offsets), len(where)), wide.dtype)
-    flat = wide.reshape(-1)
-    for row, offset in zip(found, offsets, strict=True):
-        flat.take(at + offset, out=row, mode="clip")  # the other modes take through a buffer
-    if not pairs:
-        return found
-    each = found.view(block.dtype)
-    return np.concatenate((each[:, 0::2], each[:, 1::2]))
+    steps = [stride // block.itemsize for stride in block.strides]
+    places = np.unravel_index(where, shape)
+    at = sum(
+        place * (step * (2 if axis in axes else 1))
+        for axis, (place, step) in enumerate(zip(places, steps, strict=True))
+    )
+    offsets = [sum(each) for each in itertools.product(*((0, steps[axis]) for axis in axes))]
+    # with any other mode `take` looks at all indices before it begins
+    return block.reshape(-1).take(at + np.array(offsets)[:, np.newaxis], mode="clip")
 
+
+_FEW = 4096
+"""Columns that are told apart by comparing all rows in one call: with so few it is the calls that
+take the time, each of which gives Python's lock away and waits for it."""
 
 _SAMPLE = 256
 """Columns that tell whether two values are what most columns have."""
@@ -268,6 +260,10 @@ def _most_common(values: np.ndarray) -> np.ndarray:
 
     At a boundary of labels there are two, and two are told apart by their smallest and largest.
     """
+    if values.shape[1] <= _FEW:
+        same = values[:, np.newaxis] == values
+        counts = same.view(_COUNTS).sum(axis=1, dtype=_COUNTS)
+        return _smallest(values, counts)
     low, high, lows, more = _extremes(values[:, :_SAMPLE])
     if np.count_nonzero(more) > _SAMPLE // 4:
         return _most_common_of_many(values)
@@ -297,6 +293,10 @@ def _most_common_of_many(values: np.ndarray) -> np.ndarray:
         same = (values[apart:] == values[:-apart]).view(np.uint8)
         counts[apart:] += same
         counts[:-apart] += same
-    most, largest = counts.max(axis=0), values.max()
-    # a value that is less frequent must not be the smallest
-    return np.where(counts == most, values, largest).min(axis=0)
+    return _smallest(values, counts)
+
+
+def _smallest(values: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """Return, column by column, the smallest of the values whose count is the highest."""
+    found: np.ndarray = np.where(counts == counts.max(axis=0), values, values.max()).min(axis=0)
+    return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -79,7 +80,8 @@ class CoarserPlan:
     """What a voxel is of those it covers."""
 
     tiles: ChunkGrid
-    """How the level before is cut to be halved: whole chunks, ending where a voxel does."""
+    """How the level before is cut to be halved: whole chunks, ending where a voxel does; small ones
+    together, as far as they are part of one coarser chunk."""
 
     @property
     def parts(self) -> ChunkGrid:
@@ -222,7 +224,26 @@ def _coarser(position: int, fine: Level, region: Box, factors: Index, kind: Kind
         tuple(map(operator.mul, cover.start, sizes)), tuple(map(operator.mul, cover.stop, sizes))
     )
     method = method_for(kind, fine.dtype)
-    return CoarserPlan(position, array, reached.clip(array.shape), factors, method, tiles)
+    more = ChunkGrid(fine.shape, _together(fine, factors, tiles.chunks))
+    return CoarserPlan(position, array, reached.clip(array.shape), factors, method, more)
+
+
+TOGETHER = 2**21
+"""Bytes that are halved at a time, of chunks of a quarter of that or less: each of many calls on
+little waits for Python's lock, so that two threads halving a chunk each took longer than one
+halving both. Of larger chunks it is copying them together that takes longer."""
+
+
+def _together(fine: Level, factors: Index, tile: Index) -> Index:
+    """Return how many voxels are halved at a time: small chunks together, up to a coarser one."""
+    sides = list(tile)
+    if 4 * math.prod(sides) * fine.dtype.itemsize > TOGETHER:
+        return tile
+    for axis in reversed(range(len(sides))):
+        alike = factors[axis] == 2 and sides[axis] == fine.chunks[axis] < fine.shape[axis]
+        if alike and 2 * math.prod(sides) * fine.dtype.itemsize <= TOGETHER:
+            sides[axis] *= 2
+    return tuple(sides)
 
 
 def _tile(size: int, chunk: int, factor: int) -> int:
