@@ -185,7 +185,11 @@ def test_a_picture_is_the_finest_that_is_there(data: st.DataObject, image: Any) 
         ]
         for size in levels[0].shape
     )
-    picture, complete = compose(levels, 0, axes, lambda *key: bound.get(key))
+
+    def ready(number: int, indices: list[Any]) -> list[Any]:
+        return [bound.get((number, index)) for index in indices]
+
+    picture, complete = compose(levels, 0, axes, ready)
     spans = [axis if isinstance(axis, range) else [axis] for axis in axes]
     expected = [one_voxel(levels, arrays, there, voxel) for voxel in product(*spans)]
     assert picture.shape == tuple(len(axis) for axis in axes if isinstance(axis, range))
@@ -752,8 +756,8 @@ def test_a_failed_chunk_is_a_hole_though_a_coarser_level_is_there() -> None:
     ]
     there = {(1, (0,)): np.array([5, 6], "i4")}
 
-    def ready(*place: Any) -> Any:
-        return there.get(place)
+    def ready(number: int, indices: list[Any]) -> list[Any]:
+        return [there.get((number, index)) for index in indices]
 
     picture, complete = compose(levels, 0, (range(4),), ready, {(1,)})
     assert picture.tolist() == [5, 5, 0, 0]

@@ -19,6 +19,7 @@ from napari_materialize.dispatch import COMPUTE, READ, Dispatch
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.figures import figures, snapshot
 from napari_materialize.runner import BACKGROUND, BACKGROUND_READ, WRITE, Runner
+from napari_materialize.stages import ChunkKey
 from napari_materialize.uses import first_region
 from napari_materialize.workers import DaemonWorkers, Workers
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from napari_materialize.geometry import Box, Index
     from napari_materialize.job import Materialized, Where
     from napari_materialize.reader import ViewArray
-    from napari_materialize.stages import ChunkKey
     from napari_materialize.view import View
     from napari_materialize.written import WrittenChunks
 
@@ -345,6 +345,12 @@ class Engine:
         with self._lock:
             value: np.ndarray | None = self._dispatch.cache.peek(key)
             return value
+
+    def peek_all(self, view: View, level: int, indices: Iterable[Index]) -> list[np.ndarray | None]:
+        """Return several chunks of a level as of one moment, each None if it is not READY."""
+        keys = [ChunkKey(view.identity, level, index) for index in indices]
+        with self._lock:
+            return list(map(self._dispatch.cache.peek, keys))
 
     def resident(self, view: View) -> list[tuple[int, Index]]:
         """Return the (level, index) of the view's own chunks that are READY, in order."""

@@ -13,9 +13,8 @@ import itertools
 import math
 import time
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from napari_materialize._napari.asking import Asker
 from napari_materialize._napari.holding import Counts, Group, Holding
@@ -27,16 +26,16 @@ from napari_materialize.looking import (
     compose,
     covered,
     covering,
-    failure,
     nearest_first,
 )
 from napari_materialize.ops import Select
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Sequence
+    from collections.abc import Callable, Hashable, Iterable, Sequence
+
+    import numpy as np
 
     from napari_materialize._napari.asking import Asking
-    from napari_materialize.claims import ChunkClaim
     from napari_materialize.engine import Engine
     from napari_materialize.errors import MaterializeError
     from napari_materialize.geometry import Index
@@ -66,6 +65,15 @@ class _Wish(NamedTuple):
 
     level: int
     wanted: Sequence[Index]
+
+
+class _Picture(NamedTuple):
+    """A picture that was just read; napari reads the coarsest level's again, as a thumbnail."""
+
+    of: View
+    level: int
+    axes: Axes
+    voxels: np.ndarray
 
 
 class LayerReads(Holding):
@@ -110,6 +118,7 @@ class LayerReads(Holding):
         self._wish: _Wish | None = None
         self._expecting = False
         self._slid = False
+        self._last: _Picture | None = None
 
     # ------------------------------------------------------------------ reading
 
@@ -140,24 +149,34 @@ class LayerReads(Holding):
         """Return what is there of a read, at once; claim what is missing if it is for a view."""
         while True:
             began, news, view = time.monotonic(), self.news, self.view
-            described = view.levels[level]
+            last, self._last = self._last, None
             failed: set[Index] = set()
             if asking.asker is Asker.PICTURE:
                 displayed = [self.shown[axis] for axis in asking.displayed]
-                wanted = nearest_first(described, axes, displayed or self.shown)
+                wanted = nearest_first(view.levels[level], axes, displayed or self.shown)
                 self._ask(view, level, axes, wanted)
                 failed = {index for number, index in self.failed if number == level}
-            elif asking.asker is Asker.THUMBNAIL and self._wish is None:
-                few = np.prod([len(row) for row in covered(described, axes)]) <= THUMBNAIL_CHUNKS
-                wanted = nearest_first(described, axes, self.shown) if few else []
-                self.hold(Group.THUMBNAIL, level, wanted, priority=LAST)
-            picture, complete = compose(view.levels, level, axes, self._ready(view), failed)
+            elif asking.asker is Asker.THUMBNAIL:
+                self._ask_for_thumbnail(view, level, axes)
+                if last is not None and last.of is view and last[1:3] == (level, axes):
+                    return last.voxels.copy()
+            ready = partial(self.ready_all, view=view)
+            picture, complete = compose(view.levels, level, axes, ready, failed)
             if view is self.view:  # else it changed meanwhile, and nothing of the old one is shown
                 break
         if asking.asker is Asker.PICTURE:
             self.complete, self.seconds = complete, time.monotonic() - began
             self.looked = news
+            if level == len(view.levels) - 1:
+                self._last = _Picture(view, level, axes, picture)
         return picture
+
+    def _ask_for_thumbnail(self, view: View, level: int, axes: Axes) -> None:
+        if self._wish is None:
+            rows = covered(view.levels[level], axes)
+            few = math.prod(map(len, rows)) <= THUMBNAIL_CHUNKS
+            wanted = nearest_first(view.levels[level], axes, self.shown) if few else []
+            self.hold(Group.THUMBNAIL, level, wanted, priority=LAST)
 
     def _ask(self, view: View, level: int, axes: Axes, wanted: Sequence[Index]) -> None:
         """Claim a picture's chunks, or, while pictures fly by, see to it that they are soon."""
@@ -169,7 +188,7 @@ class LayerReads(Holding):
             if wait > 0:
                 kept = self._begun(level, wanted) if self._slid else wanted
                 self.keep_only(Group.PICTURE, level, kept)
-                wait = 0.0 if self._all_there(level, wanted) else wait
+                wait = 0.0 if not self._lacking(level, wanted) else wait
             self._slid = False
             self._wish = _Wish(level, wanted) if wait > 0 else None
             # a coarser picture that runs is waited for: else each that flies by would begin one
@@ -246,14 +265,14 @@ class LayerReads(Holding):
         levels = self.view.levels
         # that so many are missing says all there is to know
         some = itertools.islice(wanted, ENOUGH if level + 1 < len(levels) else 0)
-        missing = sum(self._peek(level, index) is None for index in some)
+        missing = self._lacking(level, some)
         if missing <= self.engine.slots:
             self.hold(Group.COARSE, level, ())
             return
         chosen: tuple[int, list[Index]] = (level, [])
         for number in range(level + 1, len(levels)):
             indices = covering(levels[level], axes, levels[number])
-            lacking = sum(self._peek(number, index) is None for index in indices)
+            lacking = self._lacking(number, indices)
             if not lacking or (lacking * COARSE_SHARE <= missing and not chosen[1]):
                 chosen = (number, indices)
             if not lacking:
@@ -274,11 +293,9 @@ class LayerReads(Holding):
             and (claim.done or state(self.view, level, index) is ChunkState.LOADING)
         ]
 
-    def _all_there(self, level: int, wanted: Sequence[Index]) -> bool:
-        return all(self._peek(level, index) is not None for index in wanted)
-
-    def _peek(self, level: int, index: Index) -> np.ndarray | None:
-        return self.engine.peek(self.view, level, index)
+    def _lacking(self, level: int, wanted: Iterable[Index]) -> int:
+        """Count the chunks that are not there."""
+        return sum(chunk is None for chunk in self.engine.peek_all(self.view, level, wanted))
 
     def exact(self, level: int, axes: Axes) -> np.ndarray:
         """Return a read when all of it is there.
@@ -292,20 +309,6 @@ class LayerReads(Holding):
         """
         key = tuple(_as_slice(axis) if isinstance(axis, range) else axis for axis in axes)
         return self.engine.array(self.view, level).lazy[key].result()
-
-    def _ready(self, view: View) -> Callable[[int, Index], np.ndarray | None]:
-        """Return what finds chunks that are there: by the claims held, or by asking the engine."""
-        claims: dict[Place, ChunkClaim] = {}
-        for group in Group:
-            claims |= self.held(group)
-
-        def ready(level: int, index: Index) -> np.ndarray | None:
-            claim = claims.get((level, index))
-            if claim is None or claim.key.stage != view.identity:
-                return self.engine.peek(view, level, index)
-            return claim.result() if claim.done and failure(claim) is None else None
-
-        return ready
 
     # ------------------------------------------------------------------ claims
 

@@ -148,13 +148,23 @@ class Held:
             return {p: claim for name in groups for p, claim in self._held.get(name, {}).items()}
 
     def ready(self, level: int, index: Index) -> np.ndarray | None:
-        """Return a chunk that is there: by a claim held, or by asking the engine; else None."""
-        with self._lock:
-            found = [held.get((level, index)) for held in self._held.values()]
-        for claim in found:
-            if claim is not None and claim.done and failure(claim) is None:
-                return claim.result()
-        return self.engine.peek(self.view, level, index)
+        """Return a chunk that is there: by asking the engine, or by a claim held; else None."""
+        return self.ready_all(level, [index])[0]
+
+    def ready_all(
+        self, level: int, indices: Sequence[Index], view: View | None = None
+    ) -> list[np.ndarray | None]:
+        """Return several chunks as `ready` does; of ``view``, if what is shown may have changed."""
+        view = view or self.view
+        found = self.engine.peek_all(view, level, indices)
+        if self.engine.closed:  # it has forgotten what a claim still holds
+            claims = self.claims()
+            for number, index in enumerate(indices):
+                claim = claims.get((level, index))
+                if claim is None or not claim.done or claim.key.stage != view.identity:
+                    continue
+                found[number] = None if failure(claim) else claim.result()
+        return found
 
     def over(self, group: Hashable) -> bool:
         """Whether nothing that was asked for in a group is still to come."""

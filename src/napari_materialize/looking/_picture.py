@@ -8,6 +8,7 @@ nothing and waits for nothing: whoever calls says which chunks are there.
 from __future__ import annotations
 
 import itertools
+from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -23,8 +24,8 @@ __all__ = ["Axes", "compose", "covered", "covering", "nearest_first"]
 type Axes = tuple[range | int, ...]
 """What is read along each axis of a level: voxels in steps, or one voxel whose axis is dropped."""
 
-type Ready = Callable[[int, Index], np.ndarray | None]
-"""Returns the chunk of a level if it is there."""
+type Ready = Callable[[int, list[Index]], Sequence[np.ndarray | None]]
+"""Returns chunks of a level, None for each that is not there."""
 
 _ROUNDING = 1e-6
 """Voxels of slack when a voxel's centre falls on a coarser voxel's face but for rounding."""
@@ -58,7 +59,7 @@ def compose(
     axes : Axes
         Which voxels of it, one entry per axis of the level.
     ready : callable
-        ``ready(number, index)`` returns that chunk, clipped to its level, or None.
+        ``ready(number, indices)`` returns these chunks, each clipped to its level, or None.
     failed : collection of index
         Chunks of the level that is read which could not be computed. They are holes, whatever a
         coarser level has there: a picture must not look whole where it is not.
@@ -76,60 +77,72 @@ def compose(
     >>> fine = Level((4,), "u1", (2,), axes=(Axis("x"),))
     >>> coarse = Level((2,), "u1", (2,), axes=(Axis("x"),), scale=(2,), translation=(0.5,))
     >>> there = {(0, (0,)): np.uint8([1, 2]), (1, (0,)): np.uint8([1, 3])}
-    >>> picture, complete = compose([fine, coarse], 0, (range(4),), lambda *key: there.get(key))
+    >>> def ready(number, indices):
+    ...     return [there.get((number, index)) for index in indices]
+    >>> picture, complete = compose([fine, coarse], 0, (range(4),), ready)
     >>> picture.tolist(), complete
     ([1, 2, 3, 3], False)
     """
     level = levels[number]
     spans = [axis if isinstance(axis, range) else range(axis, axis + 1) for axis in axes]
-    voxels = [np.arange(span.start, span.stop, span.step) for span in spans]
-    out = np.full([len(along) for along in voxels], level.fill, level.dtype)
-    own, missing = _found(level, number, voxels, ready)
-    holes = list(missing.values())
-    if holes:
+    out = np.full([len(span) for span in spans], level.fill, level.dtype)
+    own, missing = _found(number, list(map(_cut_span, spans, level.chunks)), ready)
+    if missing and number + 1 < len(levels):
         # all holes at once, down to a level that is there as a whole
-        around = tuple(map(_around, zip(*holes, strict=True)))
+        voxels = [np.arange(span.start, span.stop, span.step) for span in spans]
+        around = tuple(map(_around, zip(*missing.values(), strict=True)))
         rest = [along[part] for along, part in zip(voxels, around, strict=True)]
         layers = []
         for coarser in range(number + 1, len(levels)):
             places = _on_coarser(level, levels[coarser], rest)
-            there, lacking = _found(levels[coarser], coarser, places, ready)
+            there, lacking = _found(coarser, list(map(_cut, places, levels[coarser].chunks)), ready)
             layers.append(there)
             if not lacking:
                 break
         for there in reversed(layers):  # so that what is finer covers what is coarser
             _paint(out[around], there)
     for index in missing.keys() & failed:
-        out[missing[index]] = level.fill
+        out[tuple(part.target for part in missing[index])] = level.fill
     _paint(out, own)
     kept = tuple(slice(None) if isinstance(axis, range) else 0 for axis in axes)
-    return out[kept], not holes
+    return out[kept], not missing
+
+
+type _Parts = tuple[_Part, ...]
+"""The voxels that lie in one chunk, axis by axis."""
 
 
 def _found(
-    level: Level, number: int, voxels: Sequence[np.ndarray], ready: Ready
-) -> tuple[list[tuple[np.ndarray, tuple[_Part, ...]]], dict[Index, tuple[slice, ...]]]:
-    """Return the chunks of a level that are there, and where those go that are not."""
+    number: int, rows: Sequence[Sequence[_Part]], ready: Ready
+) -> tuple[list[tuple[np.ndarray, _Parts]], dict[Index, _Parts]]:
+    """Return the chunks of a level that are there, and what lies in those that are not."""
     there = []
-    holes: dict[Index, tuple[slice, ...]] = {}
-    for parts in itertools.product(*map(_cut, voxels, level.chunks)):
-        index = tuple(part.chunk for part in parts)
-        chunk = ready(number, index)
+    missing: dict[Index, _Parts] = {}
+    indices = list(itertools.product(*([part.chunk for part in row] for row in rows)))
+    chunks = ready(number, indices)
+    for index, parts, chunk in zip(indices, itertools.product(*rows), chunks, strict=True):
         if chunk is None:
-            holes[index] = tuple(part.target for part in parts)
+            missing[index] = parts
         else:
             there.append((chunk, parts))
-    return there, holes
+    return there, missing
 
 
-def _paint(out: np.ndarray, there: Sequence[tuple[np.ndarray, tuple[_Part, ...]]]) -> None:
+def _paint(out: np.ndarray, there: Sequence[tuple[np.ndarray, _Parts]]) -> None:
     for chunk, parts in there:
-        target = tuple(part.target for part in parts)
-        out[target] = _pick(chunk, [part.inside for part in parts])
+        _, target, inside = zip(*parts, strict=True)
+        even = np.ndarray not in map(type, inside)
+        out[target] = chunk[inside] if even else _pick(chunk, inside)
 
 
-def _around(slices: Sequence[slice]) -> slice:
-    return slice(min(part.start for part in slices), max(part.stop for part in slices))
+def _around(parts: Sequence[_Part]) -> slice:
+    return slice(min(part.target.start for part in parts), max(part.target.stop for part in parts))
+
+
+@lru_cache(maxsize=64)
+def _cut_span(span: range, size: int) -> tuple[_Part, ...]:
+    """Cut voxels in steps as `_cut` does: for one picture after the other they are the same."""
+    return tuple(_cut(np.arange(span.start, span.stop, span.step), size))
 
 
 def _cut(voxels: np.ndarray, size: int) -> list[_Part]:

@@ -80,7 +80,8 @@ class Sight:
         if coarse is None:
             return []
         rows = covered(self.view.levels[number], coarse.axes)
-        missing = sum(self.held.ready(frame.level, index) is None for index in self._sharp)
+        there = self.held.ready_all(frame.level, self._sharp)
+        missing = sum(chunk is None for chunk in there)
         if math.prod(map(len, rows)) * MUCH_LESS > missing:
             return []
         return _chunks(self.view, coarse)
@@ -121,11 +122,11 @@ class Sight:
             return None
         found = 0
 
-        def ready(level: int, index: Index) -> np.ndarray | None:
+        def ready(level: int, indices: Sequence[Index]) -> list[np.ndarray | None]:
             nonlocal found
-            chunk = self.held.ready(level, index)
-            found += chunk is not None
-            return chunk
+            chunks = self.held.ready_all(level, indices)
+            found += sum(chunk is not None for chunk in chunks)
+            return chunks
 
         frame = self.frame
         voxels, complete = compose(self.view.levels, frame.level, frame.axes, ready)
