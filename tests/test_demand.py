@@ -118,7 +118,8 @@ def test_rule_3_background_holds_back_while_a_client_is_about_to_ask():
     class Hand:
         """Somebody who may be forgotten."""
 
-    queue, left, right = Queue({"compute": 4}), Hand(), Hand()
+    queue, left, right, told = Queue({"compute": 4}), Hand(), Hand(), []
+    queue.on_gone = lambda: told.append("gone")
     for number in range(8):
         queue.claim(compute(number), background=True)
     queue.expect(left, soon=True)
@@ -128,7 +129,9 @@ def test_rule_3_background_holds_back_while_a_client_is_about_to_ask():
     assert queue.next("compute") == "client"  # it is for background work alone
     queue.expect(right, soon=False)
     assert queue.next("compute") is None
+    assert not told
     del left  # whoever is gone holds nothing back
+    assert told == ["gone"]
     assert [queue.next("compute"), queue.next("compute")] == [0, 1]
 
 

@@ -598,3 +598,41 @@ def test_many_threads_at_random():
             assert not dispatch._claims
             assert not dispatch._tickets
             assert all(not dispatch.queue.wanted(key) for key in dispatch._jobs)
+
+
+class Hand:
+    """Somebody who drags a slider, and may be forgotten."""
+
+
+@pytest.mark.parametrize("cycle", [False, True], ids=["dropped", "collected"])
+def test_background_work_goes_on_when_a_client_that_was_expected_is_garbage(cycle):
+    began = threading.Event()
+
+    def fn(block):
+        began.set()
+        return block
+
+    view = open_view(np.zeros((2, 4), "u1"), [ops.Function(fn, dtype="u1")], chunks=(2, 2))
+    with Engine(slots=2) as engine:
+        hand = Hand()
+        hand.itself = hand if cycle else None
+        engine.expect(hand, soon=True)
+        claim = engine.claim(view, 0, (0, 1), background=True)
+        gone = weakref.ref(hand)
+        with engine._lock:  # the garbage collector asks nobody what is locked
+            del hand
+            gc.collect()
+            assert gone() is None
+            assert not began.is_set()
+        assert claim.result(timeout=30).shape == (2, 2)  # nothing else happened
+        claim.release()
+
+
+def test_a_client_that_is_garbage_after_the_engine_closed_starts_nothing():
+    engine, hand = Engine(slots=2), Hand()
+    engine.expect(hand, soon=True)
+    engine.close()
+    threads = threading.active_count()
+    del hand
+    gc.collect()
+    assert threading.active_count() <= threads

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -82,6 +83,7 @@ class Runner:
         self.lock = threading.Lock()
         """Guards everything that follows."""
         self.dispatch = new_dispatch()
+        self.dispatch.queue.on_gone = self._look_again
         self.seconds = {READ: 0.0, COMPUTE: 0.0}
         self.counts = {READ: 0, COMPUTE: 0, "failures": 0}
         self.closed = False
@@ -137,6 +139,17 @@ class Runner:
         return self._here.computes and self._workers.busy(BACKGROUND, WRITE) >= self._cores
 
     # ------------------------------------------------------------------ handing over
+
+    def _look_again(self) -> None:
+        """Start what may start since a client is gone; in a thread that holds no lock."""
+        if not self.closed:
+            with suppress(RuntimeError):  # Python ends, and begins no thread any more
+                threading.Thread(target=self._go_on, daemon=True).start()
+
+    def _go_on(self) -> None:
+        with self.lock:
+            starts = self.start()
+        self.hand_over([], starts)
 
     def hand_over(self, outcomes: Sequence[Outcome], starts: Iterable[Start]) -> None:
         """See to it that what started is run, and tell who waited; without the lock."""

@@ -19,7 +19,7 @@ from napari_materialize.demand._jobs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Container, Hashable, Iterable, Mapping
+    from collections.abc import Callable, Container, Hashable, Iterable, Mapping
 
 __all__ = ["Queue"]
 
@@ -84,7 +84,10 @@ class Queue[K: Hashable]:
             ((lane, which) for lane in lanes for which in (CLIENT, BACKGROUND)), 0
         )
         self._passed: dict[str, int] = dict.fromkeys(lanes, 0)
-        self._expected: weakref.WeakSet[object] = weakref.WeakSet()
+        self._expected: set[weakref.ref[object]] = set()
+        self.on_gone: Callable[[], None] | None = None
+        """Called when a client that was expected is garbage: more may start now. In any thread, at
+        any moment, inside whatever that thread does and with the locks it holds."""
         self._announced = 0
         self._admitted: dict[tuple[str, tuple[int, int, int]], int] = {}
         self.dropped: dict[tuple[int, int], int] = {}
@@ -341,9 +344,14 @@ class Queue[K: Hashable]:
             self._announced = 0
         if soon:
             self._announced += 1
-            self._expected.add(client)
+            self._expected.add(weakref.ref(client, self._forget_client))
         else:
-            self._expected.discard(client)
+            self._expected.discard(weakref.ref(client))
+
+    def _forget_client(self, client: weakref.ref[object]) -> None:
+        self._expected.discard(client)
+        if self.on_gone is not None and not self._expected:
+            self.on_gone()
 
     def join(self, request: Request[K]) -> bool:
         """Let a key run inside the slot of a job that computes it as well.
