@@ -1,9 +1,13 @@
-"""Peak memory of a job, by how large its region is; and what becomes of 10,000 dropped claims.
+"""Peak memory of a job, by its op and how large its region is; and 10,000 dropped claims.
 
     ./dev bench memory
 
-Each size runs in a process of its own, on a source that is computed and held nowhere. *Above the
-start* is the peak of the resident size less what it was before the job, everything imported. With
+Each size runs in a process of its own, on a source that is computed and held nowhere. The first
+table has default budgets and no client: *above the import* is the peak of the resident size less
+what it was after `import napari_materialize`, the median of three processes each; *growth* compares
+the two regions by that, and *of the whole* by the peaks themselves. *Decodes* are source chunks
+read, for each of the region's. In the second one, *above the start* is the peak less what it was
+before the job, everything imported. With
 the default budgets a job holds the source chunks that its next ones need, 128 MiB at most. Small
 budgets (2 MiB of chunks, 4 of stages, 2 of inputs) show regions that are many times the budgets:
 before the job a viewer looks at some chunks, and after it they must still be there.
@@ -26,6 +30,9 @@ import numpy as np  # noqa: E402
 
 from napari_materialize import Engine, MemoryStore, open_view, ops  # noqa: E402
 
+KINDS = {"no op": [], "threshold": ["threshold:low=50"], "gaussian": ["gaussian:sigma=1.5"]}
+REGIONS = ((256, 256, 256), (1024, 512, 512))
+REPEATS = 3
 SIZES = ((256, 256, 256), (1024, 512, 512), (2048, 1024, 512))
 SMALL = ((256, 256, 256), (512, 512, 512), (1024, 512, 512))
 CHUNK = 64
@@ -44,7 +51,7 @@ class Made:
 
     def __getitem__(self, key: tuple[slice, ...]) -> np.ndarray:
         shape = tuple(part.stop - part.start for part in key)
-        return np.random.default_rng(key[0].start).integers(0, 99, shape).astype("u1")
+        return np.random.default_rng(key[0].start).integers(0, 99, shape, dtype="u1")
 
 
 class Counting:
@@ -71,6 +78,45 @@ def job(shape: tuple[int, ...], small: bool) -> None:
     assert done.written == done.chunks
     assert kept == len(looked_at) == 8, f"{kept} of {len(looked_at)} chunks looked at are left"
     print(f"{peak() - before:.0f}")
+
+
+def plain_job(shape: tuple[int, ...], kind: str) -> None:
+    """Print the peak above the import, the whole peak (MB), decodes a chunk, processor seconds."""
+    before = peak()
+    view = open_view(Made(shape), KINDS[kind], chunks=(CHUNK,) * 3)
+    with Engine() as engine:
+        began = time.process_time()
+        done = engine.materialize(view, Counting())
+        seconds = time.process_time() - began
+        reads = engine.stats()["read"]
+    assert done.written == done.chunks
+    print(f"{peak() - before:.1f} {peak():.1f} {reads / done.chunks:.2f} {seconds:.1f}")
+
+
+def regions() -> None:
+    """Print how the peak of a job depends on its op and its region."""
+    print(
+        "| op | region | peak above the import, MB | growth | of the whole | decodes a chunk |"
+        " processor seconds |"
+    )
+    print("| --- | --- | ---: | ---: | ---: | ---: | ---: |")
+    for kind in KINDS:
+        first: tuple[float, ...] = ()
+        for shape in REGIONS:
+            command = [sys.executable, __file__, ",".join(map(str, shape)), kind]
+            runs = [
+                subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
+                for _ in range(REPEATS)
+            ]
+            above, whole, decodes, seconds = (
+                statistics.median(map(float, column)) for column in zip(*runs, strict=True)
+            )
+            first = first or (above, whole)
+            print(
+                f"| {kind} | {' x '.join(map(str, shape))} | {above:.0f} | {above / first[0]:.2f} "
+                f"| {whole / first[1]:.2f} | {decodes:.2f} | {seconds:.1f} |",
+                flush=True,
+            )
 
 
 def sleep(block: np.ndarray) -> np.ndarray:
@@ -109,9 +155,14 @@ def dropped(claims: int, at_once: bool) -> list[float]:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        job(tuple(int(n) for n in sys.argv[1].split(",")), sys.argv[2] == "small")
+        shape, which = tuple(int(n) for n in sys.argv[1].split(",")), sys.argv[2]
+        if which in KINDS:
+            plain_job(shape, which)
+        else:
+            job(shape, which == "small")
         return
-    print("| budgets | region | MB of voxels | times the budgets | peak above the start, MB |")
+    regions()
+    print("\n| budgets | region | MB of voxels | times the budgets | peak above the start, MB |")
     print("| --- | --- | ---: | ---: | ---: |")
     cases = [("default", shape) for shape in SIZES] + [("small", shape) for shape in SMALL]
     for which, shape in cases:
