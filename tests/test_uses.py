@@ -6,13 +6,16 @@ import itertools
 from collections import Counter
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import napari_materialize as nm
 from doubles import RecordingArray, Stack
 from napari_materialize import Box, Engine, MemoryStore, open_view, ops
+from napari_materialize import uses as uses_room
 from napari_materialize.uses import Uses, first_region
+from readback import opened
 
 
 @st.composite
@@ -53,12 +56,33 @@ def test_an_input_is_over_with_the_last_chunk_that_needs_it(case, order):
     left = {chunk: set(stage.inputs(0, [chunk])) for chunk in todo}
     for chunk in todo:
         mine = left.pop(chunk)
-        for part in uses.done(stage.makes(0, [chunk])):
+        ended, still = uses.done(stage.makes(0, [chunk]))
+        assert {*ended, *still} == mine
+        for part in ended:
             over[part] += 1
             assert not any(part in needs for needs in left.values())
-            assert part in mine
+        for part in still:
+            whole = stage.previous.levels[0].grid.box(part)
+            reaches = [stage.reach(0, [user]) for user, needs in left.items() if part in needs]
+            shares = [reach.intersect(whole) for reach in reaches]
+            rest = uses.rest(part)
+            assert all(rest.contains(share) for share in shares)
+            assert rest.start == tuple(
+                map(min, zip(*(share.start for share in shares), strict=True))
+            )
+            assert rest.stop == tuple(map(max, zip(*(share.stop for share in shares), strict=True)))
     needed = set().union(*(stage.inputs(0, [chunk]) for chunk in todo))
     assert over == Counter(dict.fromkeys(needed, 1))
+
+
+def test_what_is_computed_again_or_outside_takes_nothing_from_what_is_left():
+    view = open_view(np.zeros((8, 80), "u1"), "gaussian:sigma=1", chunks=(8, 10))
+    uses = Uses(view.stages[-1], 0, Box((0, 2), (1, 6)))
+    assert uses.done([(0, 2)]) == ([(0, 1)], [(0, 2), (0, 3)])
+    assert uses.done([(0, 2)]) == ([(0, 1)], [(0, 2), (0, 3)])
+    assert uses.done([(0, 1), (0, 6)]) == ([], [])
+    assert uses.done([(0, 3), (0, 2)]) == ([(0, 2), (0, 1)], [(0, 3), (0, 4)])
+    assert uses.rest((0, 3)) == Box((0, 36), (8, 40))
 
 
 def test_earlier_stages_reach_further():
@@ -89,6 +113,96 @@ def test_a_job_holds_few_source_chunks_and_reads_each_once():
     assert max(Counter(array.reads).values()) == 1
     assert most <= 20 * 8**3  # of 32: what is asked for at a time, and a neighbour on each side
     assert "no chunk of the job needs it any more" in reasons
+
+
+@pytest.fixture
+def _cut_small_ones(monkeypatch):
+    monkeypatch.setattr(uses_room, "CUT_BYTES", 1)
+
+
+def held_of_a_walk(engine: Engine, view: nm.View, box: Box) -> tuple[int, int, set[int]]:
+    """Claim the chunks of a box one by one, let each go; return what inputs held, by count."""
+    most, rests, sizes = 0, 0, set()
+    with engine.working_on(view, 0, box):
+        for index in view.walk(0, box):
+            with engine.claim(view, 0, index, background=True) as claim:
+                claim.result(10)
+            most = max(most, engine.stats()["bytes"]["inputs"])
+            entries = engine._dispatch.cache
+            cut = [key for key in entries.resident() if key.stage.endswith(" rest")]
+            rests += len(cut)
+            sizes |= {entries.peek(key).nbytes for key in cut}
+    return most, rests, sizes
+
+
+@pytest.mark.usefixtures("_cut_small_ones")
+def test_of_a_chunk_only_the_margin_is_held_that_is_still_needed():
+    """A halo of 4 in chunks of 32: seven eighths are let go."""
+    array = RecordingArray(np.ones((32, 32 * 16), "u1"), (32, 32))
+    view, box = array.view("gaussian:sigma=1"), Box((0, 0), (32, 32 * 16))
+    with Engine(slots=2) as engine:
+        most, rests, sizes = held_of_a_walk(engine, view, box)
+        assert engine.stats()["bytes"]["inputs"] == 0
+    assert len(array.reads) == 16  # each once
+    assert (rests, sizes) == (15, {32 * 4})
+    assert most == 32 * 32 + 32 * 4  # the margin of the chunk before, and the next one whole
+
+
+@pytest.mark.usefixtures("_cut_small_ones")
+@pytest.mark.parametrize("slots", [1, 3])
+def test_a_job_that_holds_margins_computes_what_the_whole_says(slots):
+    voxels = np.random.default_rng(0).integers(0, 255, (50, 45, 70), dtype="u1")
+    array = RecordingArray(voxels, (9, 8, 10))
+    store = MemoryStore()
+    with Engine(slots=slots, nice=0) as engine:
+        engine.materialize(array.view("gaussian:sigma=0.6"), store, compression=None)
+        assert engine.stats()["bytes"]["inputs"] == 0
+        assert any(event.key.stage.endswith(" rest") for event in engine.events())
+    # a block may compute once more what was computed before a block's size was known
+    assert len(array.reads) <= 6 * 6 * 7 + 8
+    whole = open_view(voxels, "gaussian:sigma=0.6", chunks=voxels.shape)
+    with Engine() as engine:
+        expected = engine.array(whole, 0)[:]
+    found = opened(store)[:]
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("_cut_small_ones")
+def test_a_client_gets_a_whole_chunk_where_a_job_holds_a_margin():
+    voxels = np.arange(32 * 32 * 4, dtype="u2").reshape(32, -1)
+    array = RecordingArray(voxels, (32, 32))
+    view = array.view("gaussian:sigma=1")
+    plain = nm.View.of(view.source, [])
+    with Engine(slots=2) as engine, engine.working_on(view, 0, Box((0, 0), voxels.shape)):
+        for index in ((0, 0), (0, 1)):
+            with engine.claim(view, 0, index, background=True) as claim:
+                claim.result(10)
+        assert any(key.stage.endswith(" rest") for key in engine._dispatch.cache.resident())
+        np.testing.assert_array_equal(engine.array(plain, 0)[:, :64], voxels[:, :64])
+        other = nm.View.of(view.source, [ops.Gaussian(2.0, dtype="float32")])
+        with Engine(slots=2) as fresh:
+            np.testing.assert_array_equal(
+                engine.array(other, 0)[:, :64], fresh.array(other, 0)[:, :64]
+            )
+
+
+@pytest.mark.usefixtures("_cut_small_ones")
+def test_a_margin_that_does_not_reach_far_enough_is_not_taken():
+    """A view with a larger halo, in a job of its own, over the same source."""
+    voxels = np.random.default_rng(0).integers(0, 255, (32, 128), dtype="u1")
+    array = RecordingArray(voxels, (32, 32))
+    near = array.view("gaussian:sigma=1")
+    far = nm.View.of(near.source, [ops.Gaussian(2.0)])
+    box = Box((0, 0), voxels.shape)
+    with Engine(slots=2) as engine, engine.working_on(near, 0, box):
+        for index in ((0, 0), (0, 1)):
+            with engine.claim(near, 0, index, background=True) as claim:
+                claim.result(10)
+        with engine.claim(far, 0, (0, 2), background=True) as claim:
+            found = claim.result(10).copy()
+    assert Counter(array.reads) == {(0, 0): 1, (0, 1): 2, (0, 2): 1, (0, 3): 1}
+    with Engine(slots=2) as engine:
+        np.testing.assert_array_equal(found, engine.array(far, 0)[:, 64:96])
 
 
 def test_what_a_client_needed_stays_when_a_job_is_done_with_it():

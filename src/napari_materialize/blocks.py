@@ -29,6 +29,7 @@ __all__ = [
     "BlockLimits",
     "Boundary",
     "Link",
+    "Rest",
     "Step",
     "best_block",
     "gather",
@@ -80,6 +81,28 @@ class Step(NamedTuple):
     """The output voxels that are wanted of it."""
 
 
+class Rest(NamedTuple):
+    """The part of a chunk that is still needed."""
+
+    box: Box
+    """Which voxels of the level."""
+
+    whole: Box
+    """Those of the chunk."""
+
+    voxels: np.ndarray
+    """Of ``box``."""
+
+    def covers(self, reach: Box) -> bool:
+        """Whether it has all of ``reach`` that the chunk had."""
+        return self.box.contains(reach.intersect(self.whole))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its voxels."""
+        return self.voxels.nbytes
+
+
 def steps_for(chain: Sequence[Link], box: Box) -> list[Step]:
     """Walk a chain from last to first: which voxels each op needs for ``box`` to come out."""
     steps: list[Step] = []
@@ -104,18 +127,22 @@ def made_box(chain: Sequence[Link], made: Level, indices: Sequence[Index]) -> Bo
 
 
 def gather(
-    step: Step, level: Level, chunks: Mapping[Index, np.ndarray], boundary: Boundary
+    step: Step, level: Level, chunks: Mapping[Index, np.ndarray | Rest], boundary: Boundary
 ) -> np.ndarray:
     """Put the block of the first op together from chunks; no copy if it is one whole chunk."""
     needed = list(level.grid.covering(step.exists))
     if len(needed) == 1 and level.grid.box(needed[0]) == step.block:
-        return chunks[needed[0]].view()
+        whole = chunks[needed[0]]
+        return (whole.voxels if isinstance(whole, Rest) else whole).view()
     block = buffer(step.block.shape, level.dtype)
     for index in needed:
         box = level.grid.box(index)
         part = box.intersect(step.exists)
         target = part.relative_to(step.block.start).slices
-        block[target] = chunks[index][part.relative_to(box.start).slices]
+        chunk = chunks[index]
+        if isinstance(chunk, Rest):
+            box, _, chunk = chunk
+        block[target] = chunk[part.relative_to(box.start).slices]
     _fill_outside(block, step, boundary)
     return block
 

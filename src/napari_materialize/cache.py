@@ -246,11 +246,15 @@ class ChunkCache[K: Hashable]:
 
     def let_go(self, key: K, reason: str) -> None:
         """Evict a READY input that is neither pinned nor lasting, before its pool is full."""
+        if self.spare(key):
+            self._drop(key, self._entries[key], reason)
+
+    def spare(self, key: K) -> int:
+        """Return the bytes of a READY input that is neither pinned nor lasting; 0 of any other."""
         entry = self._entries.get(key)
         if entry is None or entry.state is not ChunkState.READY or entry.pool is not Pool.INPUTS:
-            return
-        if entry.pins == 0 and not entry.lasting:
-            self._drop(key, entry, reason)
+            return 0
+        return entry.nbytes if entry.pins == 0 and not entry.lasting else 0
 
     def pin(self, key: K) -> None:
         """Hold a READY chunk, even over the budget, until it is unpinned as often."""

@@ -21,7 +21,7 @@ from napari_materialize.geometry import Box, box_around
 from napari_materialize.ops import Abandoned
 from napari_materialize.pace import Pace
 from napari_materialize.stages import ChunkKey
-from napari_materialize.uses import Regions
+from napari_materialize.uses import Regions, found_rest
 from napari_materialize.written import Places
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from napari_materialize.blocks import Rest
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.demand import Claim
     from napari_materialize.geometry import Index
@@ -272,23 +273,21 @@ class Dispatch:
             if job.stage.previous is None or job.error is not None:
                 continue
             feeding, level = job.stage.feeds(key.level)
-            keep = {
-                ChunkKey(feeding.identity, level, index)
-                for index in job.stage.inputs(key.level, [key.chunk])
-            }
+            keep = set(job.stage.inputs(key.level, [key.chunk]))
             for part in job.pinned:
-                if part not in keep:
+                if part.chunk not in keep:
                     self.cache.unpin(part)
-            job.pinned = [part for part in job.pinned if part in keep]
-            job.failed = [part for part in job.failed if part in keep]
-            self._drop(self.queue.trim(key, keep))
+            job.pinned = [part for part in job.pinned if part.chunk in keep]
+            job.failed = [part for part in job.failed if part.chunk in keep]
+            asked = {ChunkKey(feeding.identity, level, index) for index in keep}
+            self._drop(self.queue.trim(key, asked))
 
     def wanted(self, members: Sequence[ChunkKey]) -> bool:
         """Whether anybody still waits for one of them."""
         self._give_up_cancelled()
         return any(map(self.queue.wanted, members))
 
-    def inputs(self, key: ChunkKey) -> dict[Index, np.ndarray]:
+    def inputs(self, key: ChunkKey) -> dict[Index, np.ndarray | Rest]:
         """Return the voxels of a started chunk's inputs.
 
         Raises
@@ -321,13 +320,15 @@ class Dispatch:
             assert job.stage.previous is not None
             feeding, level = job.stage.feeds(key.level)
             try:
-                needed = job.stage.inputs(key.level, self._bind(job.stage, key))
+                bound = self._bind(job.stage, key)
+                needed = job.stage.inputs(key.level, bound)
+                reach = job.stage.reach(key.level, bound)
             except Exception as error:  # noqa: BLE001 - an op's, and its chunk's failure
-                job.error, needed = error, ()
+                job.error, needed, reach = error, (), Box((), ())
             missing, lasting = [], not self.queue.background(key)
             for index in needed:
                 part = ChunkKey(feeding.identity, level, index)
-                request = self._need(job, feeding, part, lasting)
+                request = self._need(job, feeding, part, None if lasting else reach)
                 if request is not None:
                     missing.append(request)
             pending.extend(self.queue.expand(key, missing))
@@ -362,11 +363,15 @@ class Dispatch:
         return waits and self.queue.background(key)
 
     def _need(
-        self, job: _Job, stage: Stage, part: ChunkKey, lasting: bool
+        self, job: _Job, stage: Stage, part: ChunkKey, reach: Box | None
     ) -> Request[ChunkKey] | None:
-        """Hold an input for a job, or return what to ask for."""
+        """Hold an input for a job, or return what to ask for; of a job's, ``reach`` is enough."""
         pool = Pool.INPUTS if stage.previous is None else Pool.STAGES
-        state = self.cache.state(part)
+        state, lasting = self.cache.state(part), reach is None
+        if reach is not None and state in (ChunkState.NEW, ChunkState.EVICTED):
+            rest = found_rest(self.cache, part, reach)
+            if rest is not None:
+                part, state = rest, ChunkState.READY
         if state is ChunkState.READY:
             self.cache.pin(part)
             self.cache.keep(part, pool, lasting=lasting)
@@ -442,14 +447,9 @@ class Dispatch:
             else:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
         if results is not None:
-            self._let_go(start)
+            made = [*start.asked, *(member.chunk for member in start.members)]
+            self.regions.settle(self.cache, start.stage, start.members[0].level, made)
         return outcomes
-
-    def _let_go(self, start: Start) -> None:
-        """Let the inputs go that no chunk of a job's region needs any more."""
-        level, chunks = start.members[0].level, [member.chunk for member in start.members]
-        for part in self.regions.done(start.stage, level, chunks):
-            self.cache.let_go(part, "no chunk of the job needs it any more")
 
     def _unpin_inputs(self, job: _Job) -> None:
         for part in job.pinned:

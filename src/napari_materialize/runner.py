@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from napari_materialize.blocks import Rest
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.geometry import Index
     from napari_materialize.workers import Next, Workers
@@ -37,7 +38,7 @@ may rank lower, and so has encoding and storing."""
 COMPUTES = 0.5
 """The share of its time that a thread has to be at work itself, to count as busy with it."""
 
-type _Given = dict[Index, np.ndarray] | BaseException
+type _Given = dict[Index, np.ndarray | Rest] | BaseException
 
 
 class _Here(threading.local):
@@ -297,7 +298,7 @@ class Runner:
         return self.dispatch.finish(*end)
 
 
-def _voxels(given: _Given) -> dict[Index, np.ndarray]:
+def _voxels(given: _Given) -> dict[Index, np.ndarray | Rest]:
     if isinstance(given, BaseException):
         raise given
     return given

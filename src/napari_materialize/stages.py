@@ -18,6 +18,7 @@ from napari_materialize.blocks import (
     BlockLimits,
     Boundary,
     Link,
+    Rest,
     Step,
     best_block,
     gather,
@@ -174,7 +175,7 @@ class SourceStage:
         self,
         level: int,
         indices: Sequence[Index],
-        inputs: Mapping[Index, np.ndarray],
+        inputs: Mapping[Index, np.ndarray | Rest],
         abandoned: Callable[[], bool] = never,
     ) -> dict[Index, np.ndarray]:
         """Read chunks."""
@@ -271,7 +272,7 @@ class OpStage:
         self,
         level: int,
         indices: Sequence[Index],
-        inputs: Mapping[Index, np.ndarray],
+        inputs: Mapping[Index, np.ndarray | Rest],
         abandoned: Callable[[], bool] = never,
     ) -> dict[Index, np.ndarray]:
         """Compute chunks that form a box together, and those that come with them.
@@ -280,8 +281,9 @@ class OpStage:
         ----------
         level, indices
             Which chunks, the outermost ones first and last.
-        inputs : mapping of index to numpy.ndarray
-            The previous stage's chunks that `inputs` names, and perhaps more.
+        inputs : mapping of index to numpy.ndarray or Rest
+            The previous stage's chunks that `inputs` names, and perhaps more; of a chunk at least
+            what is in `reach`.
         abandoned : callable
             Returns True once nobody waits any more.
 

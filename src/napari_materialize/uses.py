@@ -1,4 +1,7 @@
-"""Which source chunks a job still needs, so that each is let go after the last use.
+"""Which source chunks a job still needs, and of each what: so that no more of it is held.
+
+A chunk is let go after the last use, and when only a margin of it is needed, for the halo of what
+comes later, it gives way to that: a `Rest`, under a key of its own.
 
 Pure counting over a region of chunks. A miscount is never an error in what is computed: a source
 chunk that is let go too early is read again, one that is held too long falls to the cache's budget.
@@ -11,15 +14,25 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from napari_materialize.blocks import Rest
+from napari_materialize.cache import ChunkState, Pool
+from napari_materialize.geometry import Box
 from napari_materialize.stages import ChunkKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from napari_materialize.geometry import Box, Index
+    from napari_materialize.cache import ChunkCache
+    from napari_materialize.geometry import Index
     from napari_materialize.stages import OpStage, Stage
 
-__all__ = ["Regions", "Uses", "first_region"]
+__all__ = ["Regions", "Uses", "first_region", "found_rest"]
+
+CUT_BYTES = 2**16
+"""Bytes of a chunk that may be cut: of a smaller one little is gained."""
+
+CUT_TO = 2
+"""How many times smaller the part that is still needed has to be."""
 
 
 def first_region(stage: Stage, level: int, box: Box) -> tuple[OpStage, int, Box] | None:
@@ -73,9 +86,11 @@ class Uses:
     >>> view = open_view(np.zeros(40, "u1").reshape(1, 40), "gaussian:sigma=1", chunks=(1, 10))
     >>> uses = Uses(view.stages[-1], 0, Box((0, 0), (1, 4)))
     >>> uses.done([(0, 0)])  # its neighbour needs chunk 0 too
-    []
+    ([], [(0, 0), (0, 1)])
+    >>> uses.rest((0, 0))
+    Box(start=(0, 6), stop=(1, 10))
     >>> uses.done([(0, 1)])
-    [(0, 0)]
+    ([(0, 0)], [(0, 1), (0, 2)])
     """
 
     def __init__(self, stage: OpStage, level: int, region: Box) -> None:
@@ -88,22 +103,62 @@ class Uses:
         # for each input axis, which output axis it follows; None if it is needed whole
         self._follows = [made.index(name) if name in made else None for name in given]
         self._ranges: dict[tuple[int, int], range] = {}
-        self._users: dict[tuple[int, int], int] = {}
-        self._left: dict[Index, int] = {}
+        self._reaches: dict[tuple[int, int], tuple[int, int]] = {}
+        self._users: dict[tuple[int, int], range] = {}
+        self._left: dict[Index, set[Index]] = {}
+        shared = [
+            (0, 1) if at is None else (region.start[at], region.stop[at]) for at in self._follows
+        ]
+        self._places = [range(start, stop) for start, stop in shared]
+        self._done = bytearray(math.prod(map(len, self._places)))
+        """Which places were computed."""
 
-    def done(self, chunks: Iterable[Index]) -> list[Index]:
-        """Take note that chunks were computed; return the input chunks that none needs any more."""
-        over = []
+    def done(self, chunks: Iterable[Index]) -> tuple[list[Index], list[Index]]:
+        """Take note that chunks were computed.
+
+        Returns
+        -------
+        tuple of two lists of index
+            The input chunks that none needs any more, and those that some still need.
+        """
+        over: dict[Index, None] = {}
+        still: dict[Index, None] = {}
         for place in dict.fromkeys(map(self._shared, chunks)):
-            for part in itertools.product(*self._needs(place)):
+            again = self._note(place)
+            for part in () if again is None else itertools.product(*self._needs(place)):
                 left = self._left.get(part)
-                left = (self._count(part) if left is None else left) - 1
-                if left > 0:
-                    self._left[part] = left
+                if left is None and not again:
+                    left = self._left[part] = set(itertools.product(*self._all_users(part)))
+                if left is not None:
+                    left.discard(place)
+                if left:
+                    still[part] = None
                 else:
                     self._left.pop(part, None)
-                    over.append(part)
-        return over
+                    still.pop(part, None)
+                    over[part] = None
+        return list(over), list(still)
+
+    def _note(self, place: Index) -> bool | None:
+        """Note that a place was computed; return whether it was before, None outside the region."""
+        number = 0
+        for at, places in zip(place, self._places, strict=True):
+            if at not in places:
+                return None
+            number = number * len(places) + at - places.start
+        again, self._done[number] = bool(self._done[number]), True
+        return again
+
+    def rest(self, part: Index) -> Box:
+        """Return the box of the voxels of an input chunk that are still needed."""
+        left = self._left[part]
+        start, stop = [], []
+        for axis in range(len(part)):
+            first, last = min(user[axis] for user in left), max(user[axis] for user in left)
+            # further places need what lies further
+            start.append(self._reach(axis, first)[0])
+            stop.append(self._reach(axis, last)[1])
+        return Box(tuple(start), tuple(stop)).intersect(self._grid.box(part))
 
     def _shared(self, chunk: Index) -> Index:
         """Return a chunk's place along the axes that its inputs have too."""
@@ -116,29 +171,38 @@ class Uses:
         """Return which input chunks along an axis an output chunk needs that is at ``at``."""
         known = self._ranges.get((axis, at))
         if known is None:
+            start, stop = self._reach(axis, at)
+            size = self._grid.chunks[axis]
+            known = self._ranges[axis, at] = range(start // size, -(-stop // size))
+        return known
+
+    def _reach(self, axis: int, at: int) -> tuple[int, int]:
+        """Return which input voxels along an axis an output chunk needs that is at ``at``."""
+        known = self._reaches.get((axis, at))
+        if known is None:
             chunk = list(self._region.start)
             follows = self._follows[axis]
             if follows is not None:
                 chunk[follows] = at
-            reach = self._grid.indices(self._stage.reach(self._level, [tuple(chunk)]))
-            known = self._ranges[axis, at] = range(reach.start[axis], reach.stop[axis])
+            box = self._stage.reach(self._level, [tuple(chunk)])
+            known = self._reaches[axis, at] = (box.start[axis], box.stop[axis])
         return known
 
-    def _count(self, part: Index) -> int:
-        """Return how many places of the region need an input chunk."""
-        return math.prod(self._users_along(axis, at) for axis, at in enumerate(part))
+    def _all_users(self, part: Index) -> list[range]:
+        """Return which places of the region need an input chunk, along each axis."""
+        return [self._users_along(axis, at) for axis, at in enumerate(part)]
 
-    def _users_along(self, axis: int, at: int) -> int:
+    def _users_along(self, axis: int, at: int) -> range:
         follows = self._follows[axis]
         if follows is None:
-            return 1
+            return range(1)
         known = self._users.get((axis, at))
         if known is None:
             places = range(self._region.start[follows], self._region.stop[follows])
             # further places need what lies further: the ranges' ends only grow
             first = bisect_right(places, at, key=lambda place: self._range(axis, place).stop)
             last = bisect_right(places, at, key=lambda place: self._range(axis, place).start)
-            known = self._users[axis, at] = max(1, last - first)
+            known = self._users[axis, at] = places[first:last]
         return known
 
 
@@ -161,13 +225,62 @@ class Regions:
         if not here:
             del self._uses[stage.identity, level]
 
-    def done(self, stage: Stage, level: int, chunks: Iterable[Index]) -> list[ChunkKey]:
-        """Take note that chunks were computed; return the inputs that no job needs any more.
+    def settle(
+        self,
+        cache: ChunkCache[ChunkKey],
+        stage: Stage,
+        level: int,
+        chunks: Iterable[Index],
+    ) -> None:
+        """Take note that chunks were computed; let go what no job needs any more of the inputs.
 
-        Where two jobs are over the same, neither knows what the other needs: none.
+        Where two jobs are over the same, neither knows what the other needs: nothing.
         """
         uses = self._uses.get((stage.identity, level), ())
         if len(uses) != 1:
-            return []
+            return
         feeding, number = stage.feeds(level)
-        return [ChunkKey(feeding.identity, number, index) for index in uses[0].done(chunks)]
+        over, still = uses[0].done(chunks)
+        for index in over:
+            key = ChunkKey(feeding.identity, number, index)
+            cache.let_go(key, "no chunk of the job needs it any more")
+            cache.let_go(_rest_key(key), "no chunk of the job needs it any more")
+        for index in still:
+            key = ChunkKey(feeding.identity, number, index)
+            if cache.spare(key) >= CUT_BYTES:
+                _cut(cache, key, feeding.levels[number].grid.box(index), uses[0].rest(index))
+
+
+def found_rest(cache: ChunkCache[ChunkKey], key: ChunkKey, reach: Box) -> ChunkKey | None:
+    """Return the key of what is left of a chunk, if that has all of ``reach`` that the chunk had.
+
+    Parameters
+    ----------
+    cache : ChunkCache
+        Where it may be.
+    key : ChunkKey
+        The chunk, which is not there.
+    reach : Box
+        Voxels of the chunk's level that are needed, of this and of other chunks.
+    """
+    there = _rest_key(key)
+    rest = cache.peek(there)
+    return there if rest is not None and rest.covers(reach) else None
+
+
+def _rest_key(key: ChunkKey) -> ChunkKey:
+    return ChunkKey(f"{key.stage} rest", key.level, key.chunk)
+
+
+def _cut(cache: ChunkCache[ChunkKey], key: ChunkKey, whole: Box, box: Box) -> None:
+    """Let a chunk give way to a part of it, if that is much less."""
+    there = _rest_key(key)
+    if CUT_TO * box.size > whole.size or cache.state(there) is ChunkState.READY:
+        return
+    voxels = cache.get(key)[box.relative_to(whole.start).slices].copy()
+    voxels.flags.writeable = False
+    reason = "only a part of it is still needed"
+    cache.let_go(key, reason)
+    cache.request(there, Pool.INPUTS, reason, lasting=False)
+    cache.start(there, reason)
+    cache.fulfil(there, Rest(box, whole, voxels), reason=reason)
