@@ -313,6 +313,46 @@ def test_a_thumbnail_comes_last_and_never_orders_many_chunks() -> None:
     assert not reads.held(Group.THUMBNAIL)
 
 
+def test_the_picture_just_read_is_the_thumbnail_that_is_read_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    engine, workers = cranked(slots=1)
+    base = np.arange(4 * 64, dtype="u1").reshape(4, 8, 8)
+    reads = shown(LayerReads(nm.open_view(base, chunks=(1, 4, 4)), engine))
+    asked: list[Any] = []
+    old = engine.peek_all
+    monkeypatch.setattr(engine, "peek_all", lambda *what: asked.append(what) or old(*what))
+    plane, other = ((range(n, n + 1), range(8), range(8)) for n in (1, 2))
+    reads.glance(0, plane, PICTURE)
+    workers.run_all()
+    picture = reads.glance(0, plane, PICTURE)
+    np.testing.assert_array_equal(picture, base[1:2])
+    asked.clear()
+    thumbnail = reads.glance(0, plane, THUMBNAIL)
+    assert not asked
+    np.testing.assert_array_equal(thumbnail, picture)
+    assert not np.shares_memory(thumbnail, picture)
+    reads.glance(0, plane, PICTURE)
+    reads.glance(0, other, THUMBNAIL)  # of another plane
+    assert not reads.glance(0, other, THUMBNAIL).any()
+    reads.glance(0, plane, PICTURE)
+    reads.change(nm.open_view(255 - base, chunks=(1, 4, 4)))
+    assert not reads.glance(0, plane, THUMBNAIL).any()  # nothing of another view
+
+
+def test_what_a_claim_holds_is_shown_though_the_engine_is_closed() -> None:
+    engine, workers = cranked(slots=1)
+    base = np.arange(64, dtype="u1").reshape(1, 8, 8)
+    reads = shown(LayerReads(nm.open_view(base, chunks=(1, 4, 4)), engine))
+    reads.hold(Group.PICTURE, 0, [(0, 0, 0)])
+    workers.run_all()
+    reads.hold(Group.PICTURE, 0, [(0, 0, 0), (0, 1, 1)])
+    engine.close()
+    there = reads.ready_all(0, [(0, 0, 0), (0, 1, 1), (0, 0, 1)])
+    np.testing.assert_array_equal(there[0], base[:, :4, :4])
+    assert there[1:] == [None, None]
+
+
 def test_other_looks_claim_nothing() -> None:
     engine, workers = cranked(slots=1)
     reads = shown(LayerReads(nm.open_view(pyramid(), chunks=(4, 8, 8)), engine))
