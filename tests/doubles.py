@@ -14,6 +14,8 @@ from napari_materialize.arrays import Axis
 from napari_materialize.workers import ManualWorkers
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from napari_materialize.arrays import Kind, Level
 
 
@@ -27,12 +29,17 @@ class RecordingArray:
         self.dtype = array.dtype
         self.reads: list[tuple[int, ...]] = []
         self.broken: dict[tuple[int, ...], BaseException] = {}
+        self.meanwhile: Callable[[], None] | None = None
+        """Called in the middle of the next read, which the thread that reads is in."""
         self._lock = threading.Lock()
 
     def __getitem__(self, key: tuple[slice, ...]) -> np.ndarray:
         index = tuple(part.start // size for part, size in zip(key, self.chunks, strict=True))
         with self._lock:
             self.reads.append(index)
+            meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
         if index in self.broken:
             raise self.broken[index]
         return self.array[key].copy()
@@ -78,10 +85,15 @@ class Gate:
         return Counter(self.calls)
 
 
-def cranked(**options: Any) -> tuple[Engine, ManualWorkers]:
-    """Return an engine that does nothing until its workers are told to."""
+def cranked(*, along: bool = False, **options: Any) -> tuple[Engine, ManualWorkers]:
+    """Return an engine that does nothing until its workers are told to.
+
+    ``along``: to read and to compute from it may be one step.
+    """
     workers = ManualWorkers()
-    return Engine(workers=workers, **options), workers
+    engine = Engine(workers=workers, **options)
+    engine._dispatch.needs.reads_along = along
+    return engine, workers
 
 
 class Stack(ops.Op):

@@ -597,7 +597,7 @@ def test_many_threads_at_random():
         with engine._lock:
             assert not dispatch._claims
             assert not dispatch._tickets
-            assert all(not dispatch.queue.wanted(key) for key in dispatch._jobs)
+            assert all(not dispatch.queue.wanted(key) for key in dispatch.needs.jobs)
 
 
 class Hand:

@@ -41,32 +41,47 @@ class EngineMachine(RuleBasedStateMachine):
         super().__init__()
         array = np.arange(SIDE * SIDE).reshape(SIDE, SIDE)
         self.source = RecordingArray(array, (CHUNK, CHUNK))
-        first = self.source.view(Kept(add(100), halo=1, dtype="int64", name="one", version="1"))
+        source = self.source.view()
+        first = source.then([Kept(add(100), halo=1, dtype="int64", name="one", version="1")])
         second = first.then(
             [ops.Function(add(1000), halo=1, dtype="int64", name="two", version="1")]
         )
-        channels = self.source.view().then([Stack(halo=1)])
-        self.views = {"first": first, "second": second, "channels": channels}
+        channels = source.then([Stack(halo=1)])
+        plain = source.then([ops.Function(np.negative, dtype="int64", name="neg", version="1")])
+        self.views = {
+            "first": first,
+            "second": second,
+            "channels": channels,
+            "plain": plain,
+            "source": source,
+        }
         self.expected = {
             "first": array + 100,
             "second": array + 1100,
             "channels": np.stack([array, array + 1]),
+            "plain": -array,
+            "source": array,
         }
         self.start_over()
 
     def start_over(self):
         budgets = {"chunk_bytes": 100, "stage_bytes": 150, "input_bytes": 200}
-        self.engine, self.workers = cranked(slots=2, readers=2, block_seconds=1e9, **budgets)
+        self.engine, self.workers = cranked(
+            slots=2, readers=2, block_seconds=1e9, along=True, **budgets
+        )
         self.claims = []
         self.cancel = threading.Event()
 
     @rule(
-        name=st.sampled_from(["first", "second"]),
+        name=st.sampled_from(["first", "second", "plain", "source"]),
         index=st.tuples(st.integers(0, 3), st.integers(0, 3)),
         background=st.booleans(),
         priority=st.integers(-1, 1),
     )
     def claim(self, name, index, background, priority):
+        self._claim(name, index, background, priority)
+
+    def _claim(self, name, index, background, priority=0):
         claim = self.engine.claim(
             self.views[name], 0, index, background=background, priority=priority
         )
@@ -86,7 +101,23 @@ class EngineMachine(RuleBasedStateMachine):
         self.workers.step()
         self.cancel = threading.Event()
 
-    @rule(name=st.sampled_from(["first", "second"]), row=st.integers(0, 2))
+    @rule(
+        name=st.sampled_from(["first", "plain", "source"]),
+        index=st.tuples(st.integers(0, 3), st.integers(0, 3)),
+        background=st.booleans(),
+        first=st.booleans(),
+    )
+    def claim_in_the_middle_of_a_read(self, name, index, background, first):
+        def meanwhile():
+            self._claim(name, index, background)
+            if first:
+                self.claims.pop(0)[2].release()
+
+        self.source.meanwhile = meanwhile
+        self.workers.step()
+        self.source.meanwhile = None
+
+    @rule(name=st.sampled_from(["first", "second", "plain", "source"]), row=st.integers(0, 2))
     def claim_a_row_and_the_next(self, name, row):
         indices = [(row + i, j) for i in (0, 1) for j in range(4)]
         claims = self.engine.claim_all(self.views[name], 0, indices, background=True)
@@ -156,7 +187,7 @@ class EngineMachine(RuleBasedStateMachine):
                 if cache.pool(key) is pool and not cache._entries[key].pins
             ]
             assert cache.bytes(pool) <= limit or not loose
-        for key in self.engine._dispatch._jobs:
+        for key in self.engine._dispatch.needs.jobs:
             state, phase = cache.state(key), queue.phase(key)
             expected = ChunkState.LOADING if phase is Phase.RUNNING else ChunkState.QUEUED
             assert state is expected, (key, state, phase)
@@ -173,7 +204,7 @@ class EngineMachine(RuleBasedStateMachine):
             claim.release()
         queue, cache = self.engine._dispatch.queue, self.engine._dispatch.cache
         assert len(queue) == 0
-        assert not self.engine._dispatch._jobs
+        assert not self.engine._dispatch.needs.jobs
         assert not self.engine._dispatch._tickets
         assert not any(entry.pins for entry in cache._entries.values())
         assert set(queue._running.values()) == {0}

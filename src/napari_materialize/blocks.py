@@ -181,6 +181,12 @@ def spread(chain: Sequence[Link], made: Level) -> tuple[bool, ...]:
     )
 
 
+def own_voxels(chain: Sequence[Link], made: Level) -> bool:
+    """Whether a chunk of what is ``made`` takes the voxels at its place, and no others."""
+    whole = Box((0,) * made.ndim, made.chunks)
+    return _reach(chain, made.chunks)[-1].takes == whole
+
+
 class BlockLimits(NamedTuple):
     """How large a computation of several chunks may be."""
 

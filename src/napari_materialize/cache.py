@@ -144,7 +144,8 @@ class ChunkCache[K: Hashable]:
         self._evicted: OrderedDict[K, None] = OrderedDict()
         self._recent: dict[Pool, OrderedDict[K, None]] = {pool: OrderedDict() for pool in Pool}
         self._bytes: dict[Pool, int] = dict.fromkeys(Pool, 0)
-        self._events: deque[Event[K]] = deque(maxlen=events)
+        self._events: deque[tuple[int, K, ChunkState, ChunkState, str]] = deque(maxlen=events)
+        """What an `Event` is made of, when somebody looks."""
         self._evicted_limit = evicted
         self._count = 0
         self.evictions = 0
@@ -285,7 +286,7 @@ class ChunkCache[K: Hashable]:
 
     def events(self) -> list[Event[K]]:
         """Return the last changes of state, oldest first."""
-        return list(self._events)
+        return [Event(*change) for change in self._events]
 
     def counts(self) -> dict[ChunkState, int]:
         """Count the chunks that are known, by state."""
@@ -346,7 +347,7 @@ class ChunkCache[K: Hashable]:
         entry.state = after
         entry.history.append((after, reason))
         self._count += 1
-        self._events.append(Event(self._count, key, before, after, reason))
+        self._events.append((self._count, key, before, after, reason))
 
     def _illegal(self, key: K, after: ChunkState, reason: str) -> TransitionError:
         entry = self._entries.get(key)

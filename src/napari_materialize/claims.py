@@ -58,6 +58,11 @@ class ChunkClaim:
         return self._done
 
     @property
+    def failed(self) -> bool:
+        """Whether there is no chunk, and will not be: it could not be made, or was given up."""
+        return self._error is not None
+
+    @property
     def released(self) -> bool:
         """Whether the claim was given up."""
         return self._released

@@ -7,36 +7,31 @@ interleaving of claims, releases, starts and ends can be tried as plain calls.
 
 from __future__ import annotations
 
-import itertools
-import operator
 from collections import deque
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from napari_materialize.blocks import BlockLimits
 from napari_materialize.cache import ChunkCache, ChunkState, Pool
-from napari_materialize.demand import Phase, Queue, Request
-from napari_materialize.errors import ChunkError
-from napari_materialize.geometry import Box, box_around
-from napari_materialize.ops import Abandoned
+from napari_materialize.demand import Queue
+from napari_materialize.geometry import box_around
+from napari_materialize.needs import Need, Needs, request
 from napari_materialize.pace import Pace
 from napari_materialize.stages import ChunkKey
-from napari_materialize.uses import Regions, found_rest
+from napari_materialize.uses import Regions
 from napari_materialize.written import Places
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     import numpy as np
 
-    from napari_materialize.blocks import Rest
     from napari_materialize.claims import ChunkClaim
     from napari_materialize.demand import Claim
     from napari_materialize.geometry import Index
     from napari_materialize.stages import Stage
 
-__all__ = ["COMPUTE", "READ", "Dispatch", "Outcome", "Start"]
+__all__ = ["COMPUTE", "READ", "Along", "Dispatch", "Outcome", "Start"]
 
 READ, COMPUTE = "read", "compute"
 """The lanes: reading a source never holds a slot of the other."""
@@ -57,6 +52,22 @@ class Start(NamedTuple):
     background: bool
     """Whether only background work waits for it, as of now."""
 
+    along: tuple[ChunkKey, ...] = ()
+    """Source chunks that it is to read by itself before it computes; see `needs`."""
+
+
+class Along(NamedTuple):
+    """What a start read by itself."""
+
+    blocks: Mapping[Index, np.ndarray | BaseException]
+    """The voxels, or why there are none; nothing of what it did not come to."""
+
+    seconds: float = 0.0
+    """How long that took."""
+
+
+NOTHING = Along({})
+
 
 class Outcome(NamedTuple):
     """What to tell the holder of a claim."""
@@ -64,19 +75,6 @@ class Outcome(NamedTuple):
     claim: ChunkClaim
     value: np.ndarray | None
     error: BaseException | None
-
-
-@dataclass(slots=True)
-class _Job:
-    """What has to be known of a chunk that is asked for and not there yet."""
-
-    stage: Stage
-    pinned: list[ChunkKey] = field(default_factory=list)
-    """Inputs that are READY and held for it."""
-    failed: list[ChunkKey] = field(default_factory=list)
-    """Inputs that failed."""
-    error: Exception | None = None
-    """What an op raised when it was asked which inputs it needs."""
 
 
 class Dispatch:
@@ -106,18 +104,17 @@ class Dispatch:
         """Claims on chunks that were there."""
         self.misses = 0
         """Claims on chunks that were not."""
-        self._jobs: dict[ChunkKey, _Job] = {}
         self._claims: dict[Claim[ChunkKey], ChunkClaim] = {}
         self._tickets: dict[ChunkClaim, Claim[ChunkKey] | None] = {}
         self._cancels: dict[threading.Event, set[ChunkClaim]] = {}
-        self._alone: set[ChunkKey] = set()
-        """Chunks whose block failed, and which are computed alone for it."""
         self.regions = Regions()
         """What jobs will ask for."""
         self.written = Places()
         """Where chunks are that were computed before."""
         self.given_up: deque[ChunkClaim] = deque()
         """Claims whose cancel event was found set, and whose holders are not told yet."""
+        self.needs = Needs(self.queue, self.cache, self.pace, self.written)
+        """The inputs of what is asked for."""
 
     # ------------------------------------------------------------------ claims
 
@@ -146,7 +143,7 @@ class Dispatch:
             self._tickets[claim] = None
             return Outcome(claim, self.cache.get(key), None)
         self.misses += 1
-        if state in (ChunkState.NEW, ChunkState.EVICTED):
+        if state in (ChunkState.NEW, ChunkState.EVICTED) and not self.needs.share(stage, key):
             self.cache.request(key, pool)
             stage = stage if background else self.written.stage(stage, key)
         self._ask(claim, stage, background, priority, pool)
@@ -169,7 +166,7 @@ class Dispatch:
             self.cache.unpin(claim.key)
             return False
         self._claims.pop(ticket, None)
-        self._drop(self.queue.release(ticket))
+        self.needs.drop(self.queue.release(ticket))
         # with every slot taken nothing can begin, and the next end looks anyway
         return not self.queue.full(COMPUTE)
 
@@ -206,18 +203,12 @@ class Dispatch:
         self, claim: ChunkClaim, stage: Stage, background: bool, priority: int, pool: Pool
     ) -> None:
         self.cache.keep(claim.key, pool)
-        self._jobs.setdefault(claim.key, _Job(stage))
-        request = _request(stage, claim.key)
-        ticket = self.queue.claim(request, background=background, priority=priority)
+        begins = self.needs.enter(claim.key, stage, background=background)
+        ticket = self.queue.claim(
+            request(stage, claim.key), background=background, priority=priority, begins=begins
+        )
         self._claims[ticket] = claim
         self._tickets[claim] = ticket
-
-    def _drop(self, keys: Iterable[ChunkKey]) -> None:
-        for key in keys:
-            self.cache.abandon(key, "the last claim was released before it ran")
-            self._alone.discard(key)
-            for part in self._jobs.pop(key).pinned:
-                self.cache.unpin(part)
 
     def _forgive(self, key: ChunkKey) -> bool:
         """Let a failed chunk be asked for again; False if it did not fail."""
@@ -253,144 +244,43 @@ class Dispatch:
         """Start whatever may start now."""
         starts: list[Start] = []
         self._give_up_cancelled()
-        self._trim_dissolved()
+        self.needs.trim_dissolved()
         again = True
         while again:
             again = False
             while (key := self.queue.admit(COMPUTE)) is not None:
-                self._expand(key)
+                self.needs.expand(key)
             while (key := self.queue.next(READ)) is not None:
-                starts.append(self._begin(key))
+                start = self._begin(key)
+                if start is not None:
+                    starts.append(start)
+                again = again or start is None
             while (key := self.queue.next(COMPUTE)) is not None:
-                starts.append(self._begin(key))
+                start = self._begin(key)
+                assert start is not None
+                starts.append(start)
                 again = True  # who waits behind it may be let in now
         return starts
-
-    def _trim_dissolved(self) -> None:
-        """Take from whoever led a block that dissolved the inputs it needs no more."""
-        while (key := self.queue.take_trimmed()) is not None:
-            job = self._jobs[key]
-            if job.stage.previous is None or job.error is not None:
-                continue
-            feeding, level = job.stage.feeds(key.level)
-            keep = set(job.stage.inputs(key.level, [key.chunk]))
-            for part in job.pinned:
-                if part.chunk not in keep:
-                    self.cache.unpin(part)
-            job.pinned = [part for part in job.pinned if part.chunk in keep]
-            job.failed = [part for part in job.failed if part.chunk in keep]
-            asked = {ChunkKey(feeding.identity, level, index) for index in keep}
-            self._drop(self.queue.trim(key, asked))
 
     def wanted(self, members: Sequence[ChunkKey]) -> bool:
         """Whether anybody still waits for one of them."""
         self._give_up_cancelled()
         return any(map(self.queue.wanted, members))
 
-    def inputs(self, key: ChunkKey) -> dict[Index, np.ndarray | Rest]:
-        """Return the voxels of a started chunk's inputs.
+    def _begin(self, key: ChunkKey) -> Start | None:
+        """Take a started job, and what is computed along with it, to LOADING.
 
-        Raises
-        ------
-        ChunkError
-            If one of them failed.
-        Abandoned
-            If one that failed was retried meanwhile.
+        None if it was to read by itself what somebody else reads by now: it is in line again.
         """
-        job = self._jobs[key]
-        if job.error is not None:
-            raise job.error
-        for part in job.failed:
-            error = self.cache.error(part)
-            if error is None:
-                raise Abandoned  # it was retried meanwhile: start over, and ask for it again
-            failure = ChunkError(*error.args)
-            failure.__cause__ = error.__cause__
-            raise failure
-        return {part.chunk: self.cache.get(part) for part in job.pinned}
-
-    def _expand(self, key: ChunkKey) -> None:
-        """Ask for a chunk's inputs, and for theirs."""
-        pending = [key]
-        while pending:
-            key = pending.pop()
-            if self.queue.phase(key) is not Phase.WAITING:
-                continue  # bound to another of them meanwhile
-            job = self._jobs[key]
-            assert job.stage.previous is not None
-            feeding, level = job.stage.feeds(key.level)
-            try:
-                bound = self._bind(job.stage, key)
-                needed = job.stage.inputs(key.level, bound)
-                reach = job.stage.reach(key.level, bound)
-            except Exception as error:  # noqa: BLE001 - an op's, and its chunk's failure
-                job.error, needed, reach = error, (), Box((), ())
-            missing, lasting = [], not self.queue.background(key)
-            for index in needed:
-                part = ChunkKey(feeding.identity, level, index)
-                request = self._need(job, feeding, part, None if lasting else reach)
-                if request is not None:
-                    missing.append(request)
-            pending.extend(self.queue.expand(key, missing))
-
-    def _bind(self, stage: Stage, key: ChunkKey) -> list[Index]:
-        """Let waiting neighbours be computed along with a chunk; return the box of all of them.
-
-        Only background work is bound: a client's chunk is computed alone. Some of the box may be
-        there already, or be on its way; if that is most of it, each of the others is cheaper alone.
-        """
-        if not self.queue.background(key) or key in self._alone:
-            return [key.chunk]
-        counts = self.pace.block(stage, key.level)
-        if max(counts) == 1:
-            return [key.chunk]
-        start = tuple(i // n * n for i, n in zip(key.chunk, counts, strict=True))
-        block = Box(start, tuple(map(operator.add, start, counts)))
-        found = [
-            index
-            for index in itertools.product(*map(range, block.start, block.stop))
-            if self._can_bind(ChunkKey(key.stage, key.level, index))
-        ]
-        cover = box_around(found)
-        if 2 * len(found) < len(cover):
-            return [key.chunk]
-        others = (ChunkKey(key.stage, key.level, index) for index in found)
-        self.queue.bind(key, (other for other in others if other != key))
-        return cover
-
-    def _can_bind(self, key: ChunkKey) -> bool:
-        waits = self.queue.phase(key) is Phase.WAITING and key not in self._alone
-        return waits and self.queue.background(key)
-
-    def _need(
-        self, job: _Job, stage: Stage, part: ChunkKey, reach: Box | None
-    ) -> Request[ChunkKey] | None:
-        """Hold an input for a job, or return what to ask for; of a job's, ``reach`` is enough."""
-        pool = Pool.INPUTS if stage.previous is None else Pool.STAGES
-        state, lasting = self.cache.state(part), reach is None
-        if reach is not None and state in (ChunkState.NEW, ChunkState.EVICTED):
-            rest = found_rest(self.cache, part, reach)
-            if rest is not None:
-                part, state = rest, ChunkState.READY
-        if state is ChunkState.READY:
-            self.cache.pin(part)
-            self.cache.keep(part, pool, lasting=lasting)
-            job.pinned.append(part)
+        job = self.needs.jobs[key]
+        stage, along = job.stage, job.along
+        if along and not self.needs.read_along(key):
+            self.queue.restart(request(stage, key))
             return None
-        if state is ChunkState.FAILED:
-            job.failed.append(part)
-            return None
-        if state in (ChunkState.NEW, ChunkState.EVICTED):
-            self.cache.request(part, pool, "an input", lasting=lasting)
-            stage = self.written.stage(stage, part) if lasting else stage
-        self.cache.keep(part, pool, lasting=lasting)
-        self._jobs.setdefault(part, _Job(stage))
-        return _request(stage, part)
-
-    def _begin(self, key: ChunkKey) -> Start:
-        """Take a started job, and what is computed along with it, to LOADING."""
-        stage = self._jobs[key].stage
         background = self.queue.background(key)
+        if along:
+            self.cache.start(key)
+            return Start(stage, (key,), (key.chunk,), background, along)
         members = [key, *self.queue.start_bound(key)]
         for member in members:
             self.cache.start(member)
@@ -415,14 +305,56 @@ class Dispatch:
             self.cache.request(key, Pool.STAGES, reason)
         elif state is not ChunkState.QUEUED:
             return False
-        self.queue.join(_request(stage, key))
-        self._drop(self.queue.drop_inputs(key))
-        job = self._jobs.setdefault(key, _Job(stage))
-        self._unpin_inputs(job)
+        self.queue.join(request(stage, key))
+        self.needs.drop(self.queue.drop_inputs(key))
+        job = self.needs.jobs.setdefault(key, Need(stage))
+        self.needs.unpin(job)
         self.cache.start(key, reason)
         return True
 
     # ------------------------------------------------------------------ ending
+
+    def go_on(self, start: Start, along: Along, *, brief: bool) -> list[Outcome] | None:
+        """Let what read its inputs by itself compute, in a slot for that.
+
+        Parameters
+        ----------
+        start : Start
+            What has read.
+        along : Along
+            What it read.
+        brief : bool
+            Whether it will have computed in a moment, and nobody is to begin meanwhile.
+
+        Returns
+        -------
+        list of Outcome, or None
+            None if it goes on. Else it is in line again, and what it read is there for it.
+        """
+        if self.queue.go_on(start.members[0], holding=brief):
+            return None
+        outcomes = self._end_along(start, along, keep=True)
+        for key in start.members:
+            self._abandon(key, "every slot is taken")
+        return outcomes
+
+    def _end_along(self, start: Start, along: Along, *, keep: bool = False) -> list[Outcome]:
+        """End what a start read by itself, for whoever asked for it too or will do so."""
+        key = start.members[0]
+        feeding, level = start.stage.feeds(key.level)
+        failed = {i for i, block in along.blocks.items() if isinstance(block, BaseException)}
+        if along.blocks and not failed:
+            self.pace.measure(feeding, level, list(along.blocks), along.seconds)
+        outcomes: list[Outcome] = []
+        for part in self.needs.end_along(key, along.blocks if keep else failed):
+            found = along.blocks.get(part.chunk)
+            if found is None:
+                self._abandon(part, "nobody waits any more")
+            elif isinstance(found, BaseException):
+                outcomes += self._end(part, None, found)
+            else:
+                outcomes += self._end(part, found, None)
+        return outcomes
 
     def finish(
         self,
@@ -430,59 +362,53 @@ class Dispatch:
         results: Mapping[Index, np.ndarray] | None,
         error: BaseException | None,
         seconds: float = 0.0,
+        along: Along = NOTHING,
     ) -> list[Outcome]:
         """End a computation with results, with an error, or with neither if it was abandoned."""
-        outcomes: list[Outcome] = []
+        outcomes = self._end_along(start, along) if start.along else []
         reason = "nobody waits any more"
         if results is not None:
             self.pace.measure(start.stage, start.members[0].level, start.asked, seconds)
         if error is not None and len(start.asked) > 1:
             # one bad voxel must not fail its whole block: each on its own says which it is
-            self._alone.update(filter(self.queue.wanted, start.members))
+            self.needs.alone.update(filter(self.queue.wanted, start.members))
             error, reason = None, "its block failed; to be computed alone"
         for key in start.members:
-            self._unpin_inputs(self._jobs[key])
+            self.needs.unpin(self.needs.jobs[key])
             if results is None and error is None:
                 self._abandon(key, reason)
             else:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
-        if results is not None:
+        if results is not None and not start.along:
             made = [*start.asked, *(member.chunk for member in start.members)]
             self.regions.settle(self.cache, start.stage, start.members[0].level, made)
         return outcomes
-
-    def _unpin_inputs(self, job: _Job) -> None:
-        for part in job.pinned:
-            self.cache.unpin(part)
-        job.pinned.clear()
-        job.failed.clear()
-        job.error = None
 
     def _abandon(self, key: ChunkKey, reason: str) -> None:
         pool = self.cache.pool(key)
         self.cache.abandon(key, reason)
         if self.queue.wanted(key):  # somebody asked between the op's look and now
             self.cache.request(key, pool, "asked for again")
-            job = self._jobs[key]
+            job = self.needs.jobs[key]
             job.stage = self.written.otherwise(job.stage)
-            self.queue.restart(_request(job.stage, key))
+            self.queue.restart(request(job.stage, key))
         else:
             self.queue.finish(key)
-            self._alone.discard(key)
-            del self._jobs[key]
+            self.needs.alone.discard(key)
+            del self.needs.jobs[key]
 
     def _end(
         self, key: ChunkKey, value: np.ndarray | None, error: BaseException | None
     ) -> list[Outcome]:
         over = self.queue.finish(key)
-        del self._jobs[key]
-        self._alone.discard(key)
+        del self.needs.jobs[key]
+        self.needs.alone.discard(key)
         if error is not None:
             self.cache.fail(key, error)
         else:
             self.cache.fulfil(key, value, pins=len(over.claims) + len(over.parents))
         for parent in over.parents:
-            job = self._jobs[parent]
+            job = self.needs.jobs[parent]
             (job.pinned if error is None else job.failed).append(key)
         outcomes: list[Outcome] = []
         for ticket in over.claims:
@@ -493,7 +419,3 @@ class Dispatch:
                 del self._tickets[claim]
             outcomes.append(Outcome(claim, value, error))
         return outcomes
-
-
-def _request(stage: Stage, key: ChunkKey) -> Request[ChunkKey]:
-    return Request(key, stage.lane, key.level, has_inputs=stage.previous is not None)

@@ -275,14 +275,20 @@ class Engine:
         return estimate(self, view, where, **options)
 
     def run_writer(
-        self, work: Callable[[], None], *, quick: bool = False, in_turn: bool = False
+        self,
+        work: Callable[[], None],
+        *,
+        quick: bool = False,
+        computes: bool = True,
+        in_turn: bool = False,
     ) -> None:
         """Run work that encodes and stores in the engine's threads for it, which take no slots.
 
-        Where it is ``quick``, or all cores have work, a thread of background work that asks for it
-        does it itself, at once, unless it has to be begun ``in_turn``.
+        Where it is ``quick``, or ``computes`` more than it waits and all cores have work, a thread
+        of background work that asks for it does it itself, at once, unless it has to be begun
+        ``in_turn``.
         """
-        self._runner.write(work, quick=quick, in_turn=in_turn)
+        self._runner.write(work, quick=quick, computes=computes, in_turn=in_turn)
 
     def remember(self, view: View, level: int, place: WrittenChunks) -> None:
         """Let clients read chunks of a view back from where a job writes them; see `written`."""

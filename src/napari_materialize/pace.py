@@ -33,6 +33,7 @@ class Pace:
     def __init__(self, limits: BlockLimits) -> None:
         self.limits = limits
         self._seconds: dict[str, float] = {}
+        self._shares: dict[str, float] = {}
         self._blocks: dict[tuple[str, int], tuple[int, Index]] = {}
 
     def block(self, stage: Stage, level: int) -> Index:
@@ -59,6 +60,19 @@ class Pace:
         before = self._seconds.pop(stage.identity, now)
         self._seconds[stage.identity] = (1 - NEWEST) * before + NEWEST * now
         _forget_oldest(self._seconds)
+
+    def note_share(self, stage: Stage, share: float) -> None:
+        """Take note of the share of its time that a thread was at work itself in a stage.
+
+        The rest it waited: for a server, a disk, a GPU.
+        """
+        before = self._shares.pop(stage.identity, share)
+        self._shares[stage.identity] = (1 - NEWEST) * before + NEWEST * share
+        _forget_oldest(self._shares)
+
+    def computes(self, stage: Stage, share: float) -> bool:
+        """Whether a stage is known to keep a core busy for more than a share of its time."""
+        return self._shares.get(stage.identity, 0.0) > share
 
 
 def _forget_oldest[K, V](memory: dict[K, V]) -> None:

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from napari_materialize.claims import failure
-from napari_materialize.dispatch import COMPUTE, READ, Dispatch, Outcome, Start
+from napari_materialize.dispatch import COMPUTE, NOTHING, READ, Along, Dispatch, Outcome, Start
 from napari_materialize.ops import Abandoned
 
 if TYPE_CHECKING:
@@ -35,8 +35,14 @@ BACKGROUND, BACKGROUND_READ, WRITE = "background", "background read", "write"
 may rank lower, and so has encoding and storing."""
 
 
-COMPUTES = 0.5
-"""The share of its time that a thread has to be at work itself, to count as busy with it."""
+BRIEF = 5e-3
+"""Seconds of computing for which a thread that has read goes on without anybody else being begun:
+what could be would wait for a core, or not be taken up before."""
+
+COMPUTES = 0.2
+"""The share of its time that a thread has to be at work itself, to count as busy with it: well
+above that of one that waits for a server or a GPU, and below what is left of a core that others
+want too."""
 
 type _Given = dict[Index, np.ndarray | Rest] | BaseException
 
@@ -53,15 +59,15 @@ class _Here(threading.local):
     computes = False
     """Whether the last piece of work kept a core busy."""
 
-    own: Start | None = None
-    """What it goes on with."""
-
 
 class _End(NamedTuple):
     start: Start
     results: Mapping[Index, np.ndarray] | None
     error: BaseException | None
     seconds: float
+    along: Along
+    share: float
+    """Of that time, and of reading, what the thread was at work itself."""
 
 
 class Runner:
@@ -85,6 +91,8 @@ class Runner:
         """Guards everything that follows."""
         self.dispatch = new_dispatch()
         self.dispatch.queue.on_gone = self._look_again
+        # where each piece of work is a step of its own, reading is one
+        self.dispatch.needs.reads_along = workers.quick > 0
         self.seconds = {READ: 0.0, COMPUTE: 0.0}
         self.counts = {READ: 0, COMPUTE: 0, "failures": 0}
         self.closed = False
@@ -93,10 +101,11 @@ class Runner:
         self._cores = cores
         self._here = _Here()
         self._line: deque[Start] = deque()
-        """Quick pieces of background work: one thread does them all, one after the other."""
+        """Background work that is for as many threads as there are cores, or for one if it is
+        quick: who is done with something takes what is first."""
         self._line_lock = threading.Lock()
-        self._served = False
-        """Whether a thread does them now."""
+        self._serving = 0
+        """How many threads do so now."""
 
     @property
     def in_op(self) -> bool:
@@ -119,15 +128,20 @@ class Runner:
         return waiting
 
     def write(
-        self, work: Callable[[], None], *, quick: bool = False, in_turn: bool = False
+        self,
+        work: Callable[[], None],
+        *,
+        quick: bool = False,
+        computes: bool = True,
+        in_turn: bool = False,
     ) -> None:
         """Run work that encodes and stores in the threads for it, which take no slots.
 
-        Where it is quick, or all cores have work, a thread of background work does it itself,
-        unless it has to be begun ``in_turn``, after what was handed over before.
+        Where it is quick, or ``computes`` and all cores have work, a thread of background work
+        does it itself, unless it has to be begun ``in_turn``, after what was handed over before.
         """
         quick = quick and self._workers.quick > 0
-        if self._here.background and not in_turn and (quick or self._saturated()):
+        if self._here.background and not in_turn and (quick or (computes and self._saturated())):
             work()
         else:
             self._workers.submit(WRITE, work)
@@ -152,23 +166,29 @@ class Runner:
             starts = self.start()
         self.hand_over([], starts)
 
-    def hand_over(self, outcomes: Sequence[Outcome], starts: Iterable[Start]) -> None:
-        """See to it that what started is run, and tell who waited; without the lock."""
+    def hand_over(
+        self, outcomes: Sequence[Outcome], starts: Iterable[Start], *, keep: bool = False
+    ) -> Start | None:
+        """See to it that what started is run, and tell who waited; without the lock.
+
+        ``keep``: return what the calling thread may go on with, if there is something.
+        """
         together: list[Start] = []
-        here = self._here
+        kept: Start | None = None
         for start in starts:
-            if not self._is_quick(start):
-                if start.background and here.background and not here.own and self._saturated():
-                    here.own = start
-                else:
-                    self._submit([start])
-            elif not start.background:
+            servers = self._servers(start)
+            if servers is not None:
+                self._put_in_line(start, servers)
+            elif keep and kept is None and start.background == self._here.background:
+                kept = start
+            elif self._is_quick_read(start):
                 together.append(start)
-            elif self._put_in_line(start):
-                self._workers.submit(BACKGROUND, self._serve)
+            else:
+                self._submit([start])
         if together:
             self._submit(together)
         self._tell(outcomes)
+        return kept
 
     def _submit(self, starts: list[Start]) -> None:
         self._workers.submit(*self._work(starts))
@@ -179,12 +199,36 @@ class Runner:
             lane = BACKGROUND_READ if lane == READ else BACKGROUND
         return lane, partial(self._go, starts)
 
-    def _is_quick(self, start: Start) -> bool:
+    def _servers(self, start: Start) -> int | None:
+        """Return how many threads are of use for what is like a start; None if any number is.
+
+        One is for quick work, since several would only take turns at Python's lock, and as many as
+        there are cores for what keeps a core busy.
+        """
+        if not start.background or not self._workers.quick:
+            return None
+        pace = self.dispatch.pace
+        seconds, computes = self._expected(start), pace.computes(start.stage, COMPUTES)
+        if seconds is not None and seconds < self._workers.quick:
+            return 1
+        return self._cores if computes else None
+
+    def _is_quick_read(self, start: Start) -> bool:
         """Whether it takes about as long as to hand it to another thread, and can be anywhere."""
-        if start.stage.lane != READ and not start.background:
+        if start.stage.lane != READ or start.background:
             return False
-        seconds = self.dispatch.pace.expected(start.stage, start.members[0].level, start.asked)
+        seconds = self._expected(start)
         return seconds is not None and seconds < self._workers.quick
+
+    def _expected(self, start: Start) -> float | None:
+        """Return how many seconds a start will take, reading along included; None if unknown."""
+        pace, level = self.dispatch.pace, start.members[0].level
+        seconds = pace.expected(start.stage, level, start.asked)
+        if start.along and seconds is not None:
+            feeding, number = start.stage.feeds(level)
+            reading = pace.expected(feeding, number, start.asked)
+            return None if reading is None else seconds + reading
+        return seconds
 
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         for claim, value, error in outcomes:
@@ -197,30 +241,28 @@ class Runner:
                 break
             claim.tell_released()
 
-    # ------------------------------------------------------------------ quick work
+    # ------------------------------------------------------------------ the line
 
-    def _put_in_line(self, start: Start) -> bool:
-        """Put quick background work in line; return whether the caller has to see to a thread."""
+    def _put_in_line(self, start: Start, servers: int) -> None:
+        """Put background work in line, and see to it that up to ``servers`` threads are at it."""
         with self._line_lock:
             self._line.append(start)
-            served, self._served = self._served, True
-        return not served
+            more = self._serving < servers
+            self._serving += more
+        if more:
+            self._workers.submit(BACKGROUND, self._serve)
 
     def _serve(self) -> None:
-        """Do the quick background work, until there is none."""
+        """Do what is in line, until there is nothing."""
         self._here.background = True
         while True:
             with self._line_lock:
                 if not self._line:
-                    self._served = False
+                    self._serving -= 1
                     return
                 start = self._line.popleft()
             after = self._run([start])
-            if after is None:
-                continue
-            if self._is_quick(after):
-                self._line.appendleft(after)
-            else:
+            if after is not None:
                 self._submit([after])
 
     # ------------------------------------------------------------------ running
@@ -229,12 +271,7 @@ class Runner:
         """Run what started, in a worker; return what it may go on with."""
         self._here.background = starts[0].background
         after = self._run(starts)
-        if after is None:
-            return None
-        if after.background and self._is_quick(after) and self._is_quick(starts[0]):
-            # a chain of quick work, which is one thread's
-            return (BACKGROUND, self._serve) if self._put_in_line(after) else None
-        return self._work([after])
+        return None if after is None else self._work([after])
 
     def _run(self, batch: Sequence[Start]) -> Start | None:
         """Compute or read; return what started then that the same thread may go on with."""
@@ -247,55 +284,105 @@ class Runner:
         with self.lock:
             if self.closed:
                 return None
-            outcomes = [outcome for end in ended for outcome in self._finish(end)]
+            outcomes = [outcome for end in ended if end for outcome in self._finish(end)]
             starts = self.start()
-        here = self._here
-        mine = next((start for start in starts if start.background == here.background), None)
-        here.own = mine
-        self.hand_over(outcomes, [other for other in starts if other is not mine])
-        mine, here.own = here.own, None
-        return mine
+        return self.hand_over(outcomes, starts, keep=True)
 
     def _inputs(self, start: Start) -> _Given:
         """Return what a start is computed from, or what keeps it from that; with the lock."""
         try:
             if not self.dispatch.wanted(start.members):
                 raise Abandoned
-            return self.dispatch.inputs(start.members[0])
+            return self.dispatch.needs.inputs(start.members[0])
         except BaseException as error:  # noqa: BLE001 - an op's, which was kept until now
             return error
 
-    def _compute(self, start: Start, given: list[_Given]) -> _End:
-        """Compute or read; the inputs are the last ones given."""
-        stage, level = start.stage, start.members[0].level
-
-        def abandoned() -> bool:
-            with self.lock:
-                return not self.dispatch.wanted(start.members)
-
+    def _compute(self, start: Start, given: list[_Given]) -> _End | None:
+        """Compute or read; the inputs are the last ones given. None if it is in line again."""
+        along = NOTHING
         began, worked = time.perf_counter(), time.thread_time()
-        results: Mapping[Index, np.ndarray] | None = None
-        error: BaseException | None = None
+        if start.along and not isinstance(given[-1], BaseException):
+            along, given[-1] = self._read_along(start)
+            if not self._take_slot(start, along):
+                given.pop()
+                return None
+        results, error = self._results(start, given)
+        seconds = time.perf_counter() - began
+        share = min(1.0, (time.thread_time() - worked) / max(seconds, 1e-9))
+        self._here.computes = share > COMPUTES
+        return _End(start, results, error, seconds - along.seconds, along, share)
+
+    def _results(
+        self, start: Start, given: list[_Given]
+    ) -> tuple[Mapping[Index, np.ndarray] | None, BaseException | None]:
+        """Compute or read; no voxels in this frame, which outlives a failure in its traceback."""
+        level = start.members[0].level
         try:
             self._here.op = True
-            # handed straight on: a local variable would outlive a failure in its traceback
-            results = stage.compute(level, start.asked, _voxels(given.pop()), abandoned)
+            abandoned = partial(self._abandoned, start)
+            # handed straight on: a local variable would outlive a failure
+            results = start.stage.compute(level, start.asked, _voxels(given.pop()), abandoned)
         except Abandoned:
-            pass
+            return None, None
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure
-            error = failure(stage.title, start.members[0], cause)
+            return None, failure(start.stage.title, start.members[0], cause)
         finally:
             self._here.op = False
-        seconds = time.perf_counter() - began
-        self._here.computes = time.thread_time() - worked > COMPUTES * seconds
-        return _End(start, results, error, seconds)
+        return results, None
+
+    def _abandoned(self, start: Start) -> bool:
+        with self.lock:
+            return not self.dispatch.wanted(start.members)
+
+    def _read_along(self, start: Start) -> tuple[Along, _Given]:
+        """Read what a start reads by itself; return it, and what there is to compute from."""
+        key = start.members[0]
+        feeding, level = start.stage.feeds(key.level)
+        blocks: dict[Index, np.ndarray | BaseException] = {}
+        found: dict[Index, np.ndarray | Rest] = {}
+        began, failed = time.perf_counter(), None
+        for part in start.along:
+            try:
+                found.update(feeding.compute(level, (part.chunk,), {}))
+            except BaseException as cause:  # noqa: BLE001 - whatever a source raises is its chunk's
+                failed = blocks[part.chunk] = failure(feeding.title, part, cause)
+                break
+        blocks.update(found)
+        along = Along(blocks, time.perf_counter() - began)
+        return along, found if failed is None else failed
+
+    def _take_slot(self, start: Start, along: Along) -> bool:
+        """Take a slot for computing after reading; False if there is none now."""
+        with self.lock:
+            if self.closed:
+                return False
+            seconds = self.dispatch.pace.expected(
+                start.stage, start.members[0].level, start.asked
+            )
+            brief = seconds is not None and seconds < BRIEF
+            outcomes = self.dispatch.go_on(start, along, brief=brief)
+            starts = [] if brief and outcomes is None else self.start()
+            if outcomes is not None:
+                self._count(along)
+        if starts or outcomes:
+            self.hand_over(outcomes or (), starts)
+        return outcomes is None
+
+    def _count(self, along: Along) -> None:
+        failed = sum(isinstance(block, BaseException) for block in along.blocks.values())
+        self.seconds[READ] += along.seconds
+        self.counts[READ] += len(along.blocks) - failed
+        self.counts["failures"] += failed
 
     def _finish(self, end: _End) -> list[Outcome]:
         lane = end.start.stage.lane
+        self._count(end.along)
         self.seconds[lane] += end.seconds
         self.counts[lane] += end.results is not None
         self.counts["failures"] += end.error is not None
-        return self.dispatch.finish(*end)
+        if end.results is not None:
+            self.dispatch.pace.note_share(end.start.stage, end.share)
+        return self.dispatch.finish(end.start, end.results, end.error, end.seconds, end.along)
 
 
 def _voxels(given: _Given) -> dict[Index, np.ndarray | Rest]:

@@ -23,6 +23,7 @@ from napari_materialize.blocks import (
     best_block,
     gather,
     made_box,
+    own_voxels,
     pad,
     spread,
     steps_for,
@@ -167,6 +168,10 @@ class SourceStage:
         """Along no axis does a chunk need more than its own voxels."""
         return (False,) * self.levels[level].ndim
 
+    def alike(self, level: int) -> bool:
+        """Each chunk is read alone."""
+        return True
+
     def block(self, level: int, voxel_seconds: float | None, limits: BlockLimits) -> Index:
         """Each chunk is read alone."""
         return (1,) * len(self.levels[level].shape)
@@ -264,6 +269,22 @@ class OpStage:
         """Return along which axes of a level a chunk needs voxels beyond its own: has a halo."""
         return spread(self.chains[level], self.levels[level])
 
+    def alike(self, level: int) -> bool:
+        """Whether each chunk is computed from the chunk at its place alone, and it from nothing
+        else: one goes in, and one comes out.
+        """
+        known = self._alike.get(level)
+        if known is None:
+            stage, number = self.feeds(level)
+            made = self.levels[level]
+            same = made.grid == stage.levels[number].grid
+            known = self._alike[level] = same and own_voxels(self.chains[level], made)
+        return known
+
+    @cached_property
+    def _alike(self) -> dict[int, bool]:
+        return {}
+
     def block(self, level: int, voxel_seconds: float | None, limits: BlockLimits) -> Index:
         """Return how many chunks along each axis are best computed in one call; see `blocks`."""
         return best_block(self.chains[level], self.levels[level], voxel_seconds, limits)
@@ -297,6 +318,10 @@ class OpStage:
         Abandoned
             If nobody waits any more and an op noticed.
         """
+        if len(indices) == 1 and self.alike(level):
+            block = inputs[indices[0]]
+            assert isinstance(block, np.ndarray)  # all of it is needed, so there is all of it
+            return {indices[0]: self._one(level, indices[0], block, abandoned)}
         work = self._steps(level, indices)
         made, steps = work.made, work.steps
         stage, number = self.feeds(level)
@@ -309,6 +334,20 @@ class OpStage:
             block.flags.writeable = False
             block = step.link.op.run(block, step.makes, step.link.level, abandoned)
         return self._cut(level, block, made)
+
+    def _one(
+        self, level: int, index: Index, block: np.ndarray, abandoned: Callable[[], bool]
+    ) -> np.ndarray:
+        """Compute a chunk from the one at its place: nothing is put together, and nothing cut."""
+        output = self.levels[level]
+        box, block = output.grid.box(index), block.view()
+        for link in self.chains[level]:
+            if abandoned():
+                raise Abandoned
+            block.flags.writeable = False
+            block = link.op.run(block, box, link.level, abandoned)
+        _check(block, box, output.dtype, f"op {self.ops[-1].name}")
+        return _own(block)
 
     def _cut(self, level: int, block: np.ndarray, made: Box) -> dict[Index, np.ndarray]:
         """Cut a computed block into chunks."""

@@ -236,7 +236,12 @@ class View:
         """
         stage, grid = self.stages[-1], self.levels[level].grid
         cover = grid.indices(box)
-        for index in walk_blocks(cover, stage.spread(level)) if order is None else order:
+        if order is None:
+            order = walk_blocks(cover, stage.spread(level))
+        if stage.alike(level):
+            yield from order
+            return
+        for index in order:
             made = stage.makes(level, [index])
             if len(made) == 1:
                 yield index

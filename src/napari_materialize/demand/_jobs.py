@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -34,8 +34,7 @@ class Phase(StrEnum):
     RUNNING = "running"
 
 
-@dataclass(frozen=True, slots=True)
-class Request[K: Hashable]:
+class Request[K: Hashable](NamedTuple):
     """What the queue has to know of a key to make a job of it.
 
     Examples
@@ -99,8 +98,15 @@ class Job[K: Hashable]:
     """Class, priority and level it was admitted under, until it starts."""
     block: list[Job[K]] | None = None
     """The jobs it is computed along with, itself among them; the first leads."""
-    slot: tuple[str, int] | None = None
-    """Lane and class it runs under; None for one that runs inside another's slot."""
+    slots: tuple[tuple[str, int], ...] = ()
+    """Lanes and classes it runs under; none for one that runs inside another's slot."""
+    begins: str | None = None
+    """The lane in whose slot it begins, if that is not its own."""
+
+    @property
+    def lane(self) -> str:
+        """The lane it is in line for."""
+        return self.begins or self.request.lane
 
 
 class Line[K: Hashable]:
@@ -146,8 +152,7 @@ class Line[K: Hashable]:
             heapq.heapify(self._heap)
 
 
-@dataclass(frozen=True, slots=True)
-class Finished[K: Hashable]:
+class Finished[K: Hashable](NamedTuple):
     """Who had waited for a job that is over."""
 
     claims: tuple[Claim[K], ...]

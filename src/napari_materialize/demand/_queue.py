@@ -96,12 +96,21 @@ class Queue[K: Hashable]:
     # ------------------------------------------------------------------ claims
 
     def claim(
-        self, request: Request[K], *, background: bool = False, priority: int = 0
+        self,
+        request: Request[K],
+        *,
+        background: bool = False,
+        priority: int = 0,
+        begins: str | None = None,
     ) -> Claim[K]:
-        """Claim a key; make its job if there is none."""
+        """Claim a key; make its job if there is none.
+
+        A job that ``begins`` in another lane than its own is RUNNABLE, takes a slot of that, and
+        asks to `go_on` in its own.
+        """
         which = BACKGROUND if background else CLIENT
         rank = (which, priority, request.level, next(self._numbers))
-        return self._claim(request, rank, None)
+        return self._claim(request, rank, None, begins)
 
     def release(self, claim: Claim[K]) -> list[K]:
         """Give a claim up; return the keys of the jobs that are dropped for it, never to run.
@@ -129,13 +138,21 @@ class Queue[K: Hashable]:
                 job.inputs = []
         return dropped
 
-    def _claim(self, request: Request[K], rank: Rank | None, parent: Job[K] | None) -> Claim[K]:
+    def _claim(
+        self,
+        request: Request[K],
+        rank: Rank | None,
+        parent: Job[K] | None,
+        begins: str | None = None,
+    ) -> Claim[K]:
         job = self._jobs.get(request.key)
         if job is None:
-            phase = Phase.WAITING if request.has_inputs else Phase.RUNNABLE
+            waits = request.has_inputs and begins is None
+            phase = Phase.WAITING if waits else Phase.RUNNABLE
             own = parent.rank if parent is not None else rank
             assert own is not None
-            job = Job(request, next(self._numbers), own, phase, needed=parent is not None)
+            needed = parent is not None
+            job = Job(request, next(self._numbers), own, phase, needed=needed, begins=begins)
             self._jobs[request.key] = job
             self._enter(job)
         claim = Claim(job, next(self._numbers), rank, parent)
@@ -165,8 +182,8 @@ class Queue[K: Hashable]:
 
     def _line(self, job: Job[K]) -> Line[K] | None:
         if job.phase is Phase.WAITING and job.needed:
-            return self._needed[job.request.lane]
-        return self._lines.get((job.phase, job.request.lane, job.rank[0]))
+            return self._needed[job.lane]
+        return self._lines.get((job.phase, job.lane, job.rank[0]))
 
     def _enter(self, job: Job[K]) -> None:
         if job.bucket is not None:
@@ -313,11 +330,7 @@ class Queue[K: Hashable]:
         client, background = clients.first(), others.first()
         if (client is None and background is None) or self.full(lane):
             return None
-        slots, used = self.lanes[lane], self._running[lane, BACKGROUND]
-        most = max(1, slots - 1)
-        if self._expected:
-            most = 0 if self._announced < self._patience else 1
-        if used >= most:
+        if self._running[lane, BACKGROUND] >= self._most(lane):
             background = None
         if client is not None and (background is None or self._passed[lane] < self._patience):
             job = client
@@ -328,10 +341,51 @@ class Queue[K: Hashable]:
             self._passed[lane] = 0
         else:
             return None
-        job.slot = (lane, job.rank[0])
-        self._running[job.slot] += 1
+        self._take_slot(job, lane)
         self._start(job)
         return job.request.key
+
+    def _most(self, lane: str) -> int:
+        """Return how many background jobs of a lane may run at a time."""
+        if self._expected:
+            return 0 if self._announced < self._patience else 1
+        return max(1, self.lanes[lane] - 1)
+
+    def _take_slot(self, job: Job[K], lane: str) -> None:
+        slot = (lane, job.rank[0])
+        self._running[slot] += 1
+        job.slots += (slot,)
+
+    def go_on(self, key: K, *, holding: bool) -> bool:
+        """Let a running job that began in another lane's slot go on in one of its own.
+
+        Parameters
+        ----------
+        key : hashable
+            Whose.
+        holding : bool
+            Whether it holds the slot it began in as well, until it ends: for a moment's work, so
+            that nobody takes up what would have to wait for this one.
+
+        Returns
+        -------
+        bool
+            False if there is no slot for it now. It is running still, and is to be put back.
+        """
+        job = self._jobs[key]
+        lane, background = job.request.lane, job.rank[0] == BACKGROUND
+        most = max(1, self.lanes[lane] - 1)
+        if self.full(lane) or (background and self._running[lane, BACKGROUND] >= most):
+            return False
+        if not holding:
+            self._free_slots(job)
+        self._take_slot(job, lane)
+        return True
+
+    def _free_slots(self, job: Job[K]) -> None:
+        for slot in job.slots:
+            self._running[slot] -= 1
+        job.slots = ()
 
     def expect(self, client: object, *, soon: bool) -> None:
         """Take note that a client is about to claim something, or not any more.
@@ -419,9 +473,8 @@ class Queue[K: Hashable]:
         job = self._jobs[key]
         if job.phase is not Phase.RUNNING:
             raise ValueError(f"queue: only a running job ends, {key!r} is {job.phase.value}")
-        if job.slot is not None:
-            self._running[job.slot] -= 1
-            job.slot = None
+        self._free_slots(job)
+        job.begins = None
         return job
 
     # ------------------------------------------------------------------ looking

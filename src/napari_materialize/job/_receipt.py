@@ -72,10 +72,10 @@ class Tally:
     ----------
     chunks : int
         How many there are.
-    guard : threading.Condition
+    guard : threading.Lock
         Guards the counts.
     on_failure : callable
-        Called with the error of each chunk that failed, without the condition held.
+        Called with the error of each chunk that failed, without the lock held.
     found : int
         How many more there are, made already.
     """
@@ -83,7 +83,7 @@ class Tally:
     def __init__(
         self,
         chunks: int,
-        guard: threading.Condition,
+        guard: threading.Lock,
         on_failure: Callable[[ChunkError], None],
         found: int = 0,
     ) -> None:
@@ -115,7 +115,7 @@ class Tally:
         self._on_failure(error)
 
     def progress(self) -> dict[str, int]:
-        """Return how far the job is; the caller holds the condition."""
+        """Return how far the job is; the caller holds the lock."""
         return {
             "done": self._written + self._skipped + self._failed,
             "total": self._chunks,

@@ -41,6 +41,9 @@ SLOWER = 0.05
 """The share that a write has in what is remembered of them, unless it was a faster one: that many
 threads wait for each other makes nothing slow."""
 
+COMPUTES = 0.2
+"""The share of its time that a write has to be at work itself, to count as busy with it."""
+
 BLOCK_HOLDS = 0.02
 """Seconds for which a block's size, once asked for, is not asked for again."""
 
@@ -75,7 +78,8 @@ class Run:
         self._todo = todo
         self._keeper = keeper
         self._limit = plan.options.concurrency or service.slots
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._stop = threading.Event()
         self._writing = 0
         """Chunks that are being written."""
@@ -92,8 +96,10 @@ class Run:
         self._feeders: set[int] = set()
         self._pace = 1.0
         """Seconds that a chunk takes to write, as measured; at first more than any does."""
+        self._share = 1.0
+        """The share of them that the thread is at work itself, and does not wait for the store."""
         found = plan.chunks - todo.chunks
-        self._tally = Tally(todo.chunks, self._changed, self._note, found)
+        self._tally = Tally(todo.chunks, self._lock, self._note, found)
         self.seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
         """What was seen of the values of each channel, where it is looked for."""
         self._written = written_levels(plan, self._tally, self.seen, todo, keeper)
@@ -110,6 +116,11 @@ class Run:
         """Walk what is asked for at a time: a chunk, or as many as are computed in one call."""
         view = self._plan.view
         for each, piece, indices in walk(self._plan):
+            if view.stages[-1].alike(each.level):  # each chunk is computed alone, come what may
+                for index in indices:
+                    if self._todo.needs(each, index, piece):
+                        yield _Unit(each, piece, [index], 1)
+                continue
             unit: list[Index] = []
             before: tuple[Index, Index] | None = None
             counts, asked = self._service.block(view, each.level), time.monotonic()
@@ -161,7 +172,7 @@ class Run:
                 return
             deriver.make(coarser, file)
             if self._plan.options.on_progress is not None:
-                with self._changed:
+                with self._lock:
                     now = self._tally.progress()
                 self._plan.options.on_progress(now)
 
@@ -206,7 +217,7 @@ class Run:
         A store may take long for a write that was under way when the job ended. Nobody else may
         write there until it is over.
         """
-        with self._changed:
+        with self._lock:
             if self._writing:
                 self._when_quiet = call
                 return
@@ -234,7 +245,7 @@ class Run:
 
     def _next(self) -> _Unit | None:
         """Return what to ask for next, if there is something and room for it."""
-        with self._changed:
+        with self._lock:
             unit = self._unit
             if unit is None or self._stop.is_set():
                 return None
@@ -253,7 +264,7 @@ class Run:
             background=True,
             cancel=self._plan.options.cancel,
         )
-        with self._changed:
+        with self._lock:
             self._claims.update(claims)
         for claim in claims:
             if self._stop.is_set():
@@ -262,7 +273,7 @@ class Run:
 
     def _arrive(self, unit: _Unit, claim: ChunkClaim) -> None:
         """Take a chunk that is there, or failed; hand it on to be written."""
-        with self._changed:
+        with self._lock:
             self._claims.discard(claim)
             self._asked -= 1
             if claim.released:
@@ -274,28 +285,33 @@ class Run:
                 return
             self._arrived += 1
             # a failure may stop the job: what came before it is written first
-            in_turn = self._arrived - self._writing > 1
-        work, quick = partial(self._deal, unit, claim), self._pace < QUICK_WRITE
-        self._service.run_writer(work, quick=quick, in_turn=in_turn)
+            in_turn = claim.failed and self._arrived - self._writing > 1
+        self._service.run_writer(
+            partial(self._deal, unit, claim),
+            quick=self._pace < QUICK_WRITE,
+            computes=self._share > COMPUTES,
+            in_turn=in_turn,
+        )
         self._feed()
 
     def _deal(self, unit: _Unit, claim: ChunkClaim) -> None:
         """Write a chunk; in a writer's thread."""
-        with self._changed:
+        with self._lock:
             writes = not self._stop.is_set()
             self._writing += writes
-        began = time.perf_counter()
+        began, worked = time.perf_counter(), time.thread_time()
         try:
             if writes:
                 self._take(unit, claim)
-                took = time.perf_counter() - began
+                took, worked = time.perf_counter() - began, time.thread_time() - worked
                 self._pace = min(took, self._pace + SLOWER * (took - self._pace))
+                self._share += SLOWER * (min(1.0, worked / max(took, 1e-9)) - self._share)
         except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
             self._fail(error)
         finally:
             claim.release()
             call = None
-            with self._changed:
+            with self._lock:
                 self._arrived -= 1
                 self._writing -= writes
                 if not self._writing:
@@ -324,7 +340,7 @@ class Run:
 
     def _fail(self, error: BaseException) -> None:
         """Stop the job for an error; the first one is raised."""
-        with self._changed:
+        with self._lock:
             if self._error is None:
                 self._error = error
         self._give_up()
@@ -332,7 +348,7 @@ class Run:
     def _give_up(self) -> None:
         """Ask for nothing more and give up what is asked for."""
         self._stop.set()
-        with self._changed:
+        with self._lock:
             claims = list(self._claims)
             self._changed.notify_all()
         self._service.release_all(claims)

@@ -53,11 +53,17 @@ class ChunkService(Protocol):
         """Let clients read chunks of a view back from where they are written."""
 
     def run_writer(
-        self, work: Callable[[], None], *, quick: bool = False, in_turn: bool = False
+        self,
+        work: Callable[[], None],
+        *,
+        quick: bool = False,
+        computes: bool = True,
+        in_turn: bool = False,
     ) -> None:
         """Run work that encodes and stores: soon, or at once where that is as well.
 
-        ``in_turn``: after what was handed over before.
+        ``quick``: it takes no longer than a hand-over. ``computes``: it keeps a core busy, and does
+        not wait for a server. ``in_turn``: after what was handed over before.
         """
 
     def forget_failures(self, view: View) -> None:

@@ -99,4 +99,6 @@ def shelves(plan: Plan) -> dict[int, Shelf]:
 
 
 def _crc(voxels: np.ndarray) -> int:
-    return checksum(np.ascontiguousarray(voxels).tobytes())
+    voxels = np.ascontiguousarray(voxels)
+    # one that may be written to is not taken for bytes as it is
+    return checksum(voxels.tobytes() if voxels.flags.writeable else voxels)

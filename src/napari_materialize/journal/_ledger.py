@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Buffer, Callable, Iterator
 
     from napari_materialize.geometry import Box, Index
 
 __all__ = ["FileState", "Ledger", "checksum"]
 
 
-def checksum(data: bytes) -> int:
+def checksum(data: Buffer) -> int:
     """Return the crc32c of a file: a tenth of a second for a gigabyte.
 
     Examples
@@ -28,7 +28,7 @@ def checksum(data: bytes) -> int:
 
 
 @cache
-def _crc32c() -> Callable[[bytes], int]:
+def _crc32c() -> Callable[[Buffer], int]:
     from google_crc32c import value
 
     return value  # type: ignore[no-any-return]  # it has no types

@@ -49,13 +49,13 @@ def too_large(what: str, limit: int) -> DamagedChunk:
     )
 
 
-def gunzip(data: bytes, size: int, limit: int) -> bytes:
+def gunzip(data: bytes, size: int, limit: int) -> bytes | bytearray:
     """Decompress gzip, of which ``size`` bytes are expected and at most ``limit`` are taken."""
     import deflate
 
     try:
         # Twice as fast as zlib, and writes no more than it was told to expect.
-        found: bytes = bytes(deflate.gzip_decompress(data, size))
+        found: bytearray = deflate.gzip_decompress(data, size)
     except deflate.DeflateError:
         return inflate(data, limit)  # several streams in a row, another size, or damaged
     return found if len(found) == size else inflate(data, limit)
@@ -87,7 +87,7 @@ def _streams(
     return b"".join(parts)
 
 
-def unpack(codec: str, data: bytes, size: int, limit: int) -> bytes | None:
+def unpack(codec: str, data: bytes, size: int, limit: int) -> bytes | bytearray | None:
     """Decompress what says nothing of its size, up to a limit; None for other codecs.
 
     Parameters

@@ -30,7 +30,7 @@ _LZ4_MAGIC = b"LZ4Block"
 _LZ4_HEAD = struct.Struct("<8sBiii")
 """Magic, method and level, compressed and plain size, checksum: what LZ4's Java streams hold."""
 
-type Unpack = Callable[[bytes, int], bytes]
+type Unpack = Callable[[bytes, int], bytes | bytearray]
 """Decompress bytes of which so many are expected."""
 
 
@@ -38,17 +38,17 @@ def _raw(data: bytes, _: int) -> bytes:
     return data
 
 
-def _gzip(data: bytes, size: int) -> bytes:
+def _gzip(data: bytes, size: int) -> bytes | bytearray:
     # ``useZlib`` is not looked at: the first bytes say which of the two it is
     codec = "gzip" if data[:2] == b"\x1f\x8b" else "zlib"
     return unpack(codec, data, size, limit_for(size)) or b""
 
 
-def _bzip2(data: bytes, size: int) -> bytes:
+def _bzip2(data: bytes, size: int) -> bytes | bytearray:
     return unpack("bz2", data, size, limit_for(size)) or b""
 
 
-def _xz(data: bytes, size: int) -> bytes:
+def _xz(data: bytes, size: int) -> bytes | bytearray:
     return unpack("lzma", data, size, limit_for(size)) or b""
 
 

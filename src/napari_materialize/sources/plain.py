@@ -87,7 +87,7 @@ class PlainReader:
             raise DamagedChunk(f"chunk {self.place}/{key}: {error}") from error
         return np.frombuffer(voxels, self.stored).reshape(self.grid.chunks)
 
-    def _unpack(self, data: bytes, size: int) -> bytes:
+    def _unpack(self, data: bytes, size: int) -> bytes | bytearray:
         assert self.compressor is not None
         limit = limit_for(size)
         check_said(self.compressor, data, limit)

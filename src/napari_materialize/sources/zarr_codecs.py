@@ -58,7 +58,7 @@ class WatchedV2(Codec):  # type: ignore[misc]  # it has no types
         return config
 
 
-def _decoded(codec: str, data: Any, size: int, limit: int) -> bytes | None:
+def _decoded(codec: str, data: Any, size: int, limit: int) -> bytes | bytearray | None:
     """Decompress within the limit; None if the codec may do it, since what it says is fine."""
     compressed = ensure_bytes(data)
     check_said(codec, compressed, limit)

@@ -1,0 +1,235 @@
+"""Chunks that read by themselves what they are computed from, step by step and with threads."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+
+from doubles import RecordingArray, cranked
+from napari_materialize import Engine, MemoryStore, ops
+from napari_materialize.cache import ChunkState
+from napari_materialize.errors import ChunkError
+
+CHUNK, SIDE = 4, 16
+CHUNKS = (SIDE // CHUNK) ** 2
+
+
+def negative(number: int = 0) -> ops.Function:
+    return ops.Function(
+        lambda block: -block - number, dtype="int64", name=f"negative {number}", version="1"
+    )
+
+
+class Source(RecordingArray):
+    """An array whose views are all of one source."""
+
+    def __init__(self) -> None:
+        super().__init__(np.arange(SIDE * SIDE).reshape(SIDE, SIDE), (CHUNK, CHUNK))
+        self.plain = super().view()
+
+    def view(self, *chain):
+        return self.plain.then(chain)
+
+
+@pytest.fixture
+def source():
+    return Source()
+
+
+def voxels(source, index):
+    box = source.view().levels[0].grid.box(index)
+    return source.array[box.slices]
+
+
+def running(engine):
+    return {place: n for place, n in engine._dispatch.queue._running.items() if n}
+
+
+def test_one_step_reads_and_computes_and_the_source_chunk_has_no_state(source):
+    engine, workers = cranked(slots=2, along=True)
+    view = source.view(negative())
+    claim = engine.claim(view, 0, (1, 2), background=True)
+    assert workers.step()
+    np.testing.assert_array_equal(claim.result(0), -voxels(source, (1, 2)))
+    assert source.reads == [(1, 2)]
+    assert engine.state(source.view(), 0, (1, 2)) is ChunkState.NEW
+    assert [event.after.value for event in engine.events()] == ["queued", "loading", "ready"]
+    stats = engine.stats()
+    assert (stats["read"], stats["computed"]) == (1, 1)
+    assert not running(engine)
+
+
+def test_a_clients_chunk_and_its_input_are_steps_of_their_own(source):
+    engine, workers = cranked(slots=2, along=True)
+    view = source.view(negative())
+    engine.claim(view, 0, (0, 0))
+    assert workers.step("read")
+    assert engine.state(source.view(), 0, (0, 0)) is ChunkState.READY
+    assert workers.step("compute")
+    assert engine.state(view, 0, (0, 0)) is ChunkState.READY
+
+
+def test_reading_holds_no_slot_of_computing_and_computing_holds_one(source):
+    engine, workers = cranked(slots=2, along=True)
+    seen = []
+    view = source.view(
+        ops.Function(lambda b: seen.append(running(engine)) or -b, dtype="int64", name="look")
+    )
+    engine.claim(view, 0, (0, 0), background=True)
+    source.meanwhile = lambda: seen.append(running(engine))
+    workers.step()
+    assert seen == [{("read", 1): 1}, {("compute", 1): 1}]
+
+
+@pytest.mark.parametrize("background", [True, False])
+@pytest.mark.parametrize("other", ["source", "another op"])
+def test_whoever_asks_for_what_is_being_read_gets_it(source, other, background):
+    engine, workers = cranked(slots=2, along=True)
+    claim = engine.claim(source.view(negative()), 0, (1, 1), background=True)
+    wanted = source.view() if other == "source" else source.view(negative(5))
+    expected = voxels(source, (1, 1)) if other == "source" else -voxels(source, (1, 1)) - 5
+    claims = []
+
+    def meanwhile():
+        claims.append(engine.claim(wanted, 0, (1, 1), background=background))
+        assert engine.state(source.view(), 0, (1, 1)) is ChunkState.LOADING
+
+    source.meanwhile = meanwhile
+    workers.run_all()
+    np.testing.assert_array_equal(claims[0].result(0), expected)
+    np.testing.assert_array_equal(claim.result(0), -voxels(source, (1, 1)))
+    assert source.reads == [(1, 1)]
+
+
+def test_what_somebody_reads_by_now_is_waited_for(source):
+    """Asked for between the moment a chunk is let in and the moment it begins."""
+    engine, workers = cranked(slots=2, readers=2, along=True)
+    view = source.view(negative())
+    jobs = engine.claim_all(view, 0, [(0, 0), (0, 1), (0, 2)], background=True)
+    client = engine.claim(source.view(), 0, (0, 1))  # let in, and not begun: one slot is free
+    assert workers.waiting("read") == 1
+    workers.run_all()
+    for index, claim in zip([(0, 0), (0, 1), (0, 2)], jobs, strict=True):
+        np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    np.testing.assert_array_equal(client.result(0), voxels(source, (0, 1)))
+    assert sorted(source.reads) == [(0, 0), (0, 1), (0, 2)]
+
+
+def test_two_jobs_over_one_source_read_a_chunk_once(source):
+    engine, workers = cranked(slots=3, readers=3, along=True)
+    one = engine.claim(source.view(negative(1)), 0, (2, 2), background=True)
+    two = engine.claim(source.view(negative(2)), 0, (2, 2), background=True)
+    workers.run_all()
+    np.testing.assert_array_equal(one.result(0), -voxels(source, (2, 2)) - 1)
+    np.testing.assert_array_equal(two.result(0), -voxels(source, (2, 2)) - 2)
+    assert source.reads == [(2, 2)]
+
+
+def test_what_cannot_be_read_fails_like_any_input_and_can_be_tried_again(source):
+    source.broken[(0, 3)] = OSError("no such disk")
+    said = []
+    for along in (False, True):
+        engine, workers = cranked(slots=2, along=along)
+        view = source.view(negative())
+        claim = engine.claim(view, 0, (0, 3), background=True)
+        workers.run_all()
+        with pytest.raises(ChunkError) as caught:
+            claim.result(0)
+        said.append(str(caught.value))
+        assert isinstance(caught.value.__cause__, OSError)
+        assert engine.state(source.view(), 0, (0, 3)) is ChunkState.FAILED
+        assert engine.stats()["failures"] == 2
+    assert said[0] == said[1]
+    source.broken.clear()
+    engine.retry(view, 0, (0, 3))
+    workers.run_all()
+    assert engine.state(view, 0, (0, 3)) is ChunkState.READY
+
+
+def test_without_a_slot_after_reading_a_chunk_waits_and_is_not_read_again(source):
+    engine, workers = cranked(slots=1, readers=2, along=True)
+    other = Source()
+    mine, theirs = source.view(negative()), other.view(negative())
+    ready = engine.claim(other.view(), 0, (0, 0))
+    workers.run_all()
+    claim = engine.claim(mine, 0, (0, 0), background=True)
+    # meanwhile a client's chunk, whose input is there, takes the only slot
+    source.meanwhile = lambda: engine.claim(theirs, 0, (0, 0))
+    workers.step("background read") or workers.step("background")
+    assert not claim.done
+    assert engine.state(mine, 0, (0, 0)) is ChunkState.QUEUED
+    assert engine.state(source.view(), 0, (0, 0)) is ChunkState.READY
+    workers.run_all()
+    np.testing.assert_array_equal(claim.result(0), -voxels(source, (0, 0)))
+    assert source.reads == [(0, 0)]
+    ready.release()
+
+
+def test_given_up_before_it_is_read(source):
+    engine, workers = cranked(slots=2, along=True)
+    claim = engine.claim(source.view(negative()), 0, (0, 0), background=True)
+    claim.release()
+    workers.run_all()
+    assert not source.reads
+    assert not running(engine)
+    assert not engine._dispatch.needs._under_way
+
+
+def test_given_up_while_it_is_read_and_wanted_by_somebody_else(source):
+    engine, workers = cranked(slots=2, along=True)
+    claim = engine.claim(source.view(negative()), 0, (0, 0), background=True)
+    client = engine.claim(source.view(), 0, (0, 0))  # before the step: it is being loaded
+    assert engine.state(source.view(), 0, (0, 0)) is ChunkState.LOADING
+    claim.release()
+    workers.run_all()
+    np.testing.assert_array_equal(client.result(0), voxels(source, (0, 0)))
+    assert source.reads == [(0, 0)]
+    assert not running(engine)
+
+
+def test_an_op_that_fails_leaves_what_was_read_to_who_waits_for_it(source):
+    def fails(block):
+        raise RuntimeError("no")
+
+    engine, workers = cranked(slots=2, along=True)
+    view = source.view(ops.Function(fails, dtype="int64", name="fails", version="1"))
+    claim = engine.claim(view, 0, (3, 3), background=True)
+    client = engine.claim(source.view(), 0, (3, 3))
+    workers.run_all()
+    with pytest.raises(ChunkError, match="no"):
+        claim.result(0)
+    np.testing.assert_array_equal(client.result(0), voxels(source, (3, 3)))
+    assert source.reads == [(3, 3)]
+
+
+def test_a_job_reads_along_and_a_viewer_beside_it_shares(source):
+    """With threads: every chunk of both is right, and each source chunk is read once."""
+    view = source.view(negative())
+    at_once = threading.Barrier(2)
+
+    def look(block):
+        return -block
+
+    slow = source.view(ops.Function(look, dtype="int64", name="slow", version="1"))
+    with Engine(slots=3) as engine:
+        failed = []
+
+        def client():
+            at_once.wait(30)
+            got = np.asarray(engine.array(slow)[...])
+            if not np.array_equal(got, -source.array):
+                failed.append(got)
+
+        thread = threading.Thread(target=client)
+        thread.start()
+        store = MemoryStore()
+        at_once.wait(30)
+        done = engine.materialize(view, store)
+        thread.join(60)
+    assert done.written == CHUNKS
+    assert not failed
+    # who comes after a chunk was let go reads it again; nobody reads one that is being read
+    assert set(source.reads) == {(i, j) for i in range(4) for j in range(4)}
+    assert len(source.reads) <= 2 * CHUNKS
