@@ -7,7 +7,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 import napari_materialize as nm
@@ -50,6 +50,7 @@ def test_an_input_is_over_with_the_last_chunk_that_needs_it(case, order):
     assert found[:2] == (stage, 0)
     region = found[2]
     chunks = list(itertools.product(*map(range, region.start, region.stop)))
+    assume(len(chunks) <= 150)  # each is compared with all that are left
     places = {tuple(stage.makes(0, [chunk])): chunk for chunk in chunks}  # made along with others
     order.shuffle(todo := list(places.values()))
     uses, over = Uses(stage, 0, region), Counter()
@@ -154,12 +155,12 @@ def test_a_job_that_holds_margins_computes_what_the_whole_says(slots):
     voxels = np.random.default_rng(0).integers(0, 255, (50, 45, 70), dtype="u1")
     array = RecordingArray(voxels, (9, 8, 10))
     store = MemoryStore()
-    with Engine(slots=slots, nice=0) as engine:
+    # without blocks, which grow by the clock: one of all chunks leaves no margin to hold
+    with Engine(slots=slots, nice=0, block_bytes=1) as engine:
         engine.materialize(array.view("gaussian:sigma=0.6"), store, compression=None)
         assert engine.stats()["bytes"]["inputs"] == 0
         assert any(event.key.stage.endswith(" rest") for event in engine.events())
-    # a block may compute once more what was computed before a block's size was known
-    assert len(array.reads) <= 6 * 6 * 7 + 8
+    assert len(array.reads) == 6 * 6 * 7
     whole = open_view(voxels, "gaussian:sigma=0.6", chunks=voxels.shape)
     with Engine() as engine:
         expected = engine.array(whole, 0)[:]

@@ -339,7 +339,7 @@ class Runner:
         key = start.members[0]
         feeding, level = start.stage.feeds(key.level)
         blocks: dict[Index, np.ndarray | BaseException] = {}
-        found: dict[Index, np.ndarray | Rest] = {}
+        found: dict[Index, np.ndarray] = {}
         began, failed = time.perf_counter(), None
         for part in start.along:
             try:
@@ -349,16 +349,14 @@ class Runner:
                 break
         blocks.update(found)
         along = Along(blocks, time.perf_counter() - began)
-        return along, found if failed is None else failed
+        return along, {**found} if failed is None else failed
 
     def _take_slot(self, start: Start, along: Along) -> bool:
         """Take a slot for computing after reading; False if there is none now."""
         with self.lock:
             if self.closed:
                 return False
-            seconds = self.dispatch.pace.expected(
-                start.stage, start.members[0].level, start.asked
-            )
+            seconds = self.dispatch.pace.expected(start.stage, start.members[0].level, start.asked)
             brief = seconds is not None and seconds < BRIEF
             outcomes = self.dispatch.go_on(start, along, brief=brief)
             starts = [] if brief and outcomes is None else self.start()
