@@ -119,7 +119,7 @@ def test_rule_3_background_holds_back_while_a_client_is_about_to_ask():
         """Somebody who may be forgotten."""
 
     queue, left, right, told = Queue({"compute": 4}), Hand(), Hand(), []
-    queue.on_gone = lambda: told.append("gone")
+    queue.expected.on_gone = lambda: told.append("gone")
     for number in range(8):
         queue.claim(compute(number), background=True)
     queue.expect(left, soon=True)

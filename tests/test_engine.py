@@ -383,9 +383,13 @@ def test_a_callback_that_raises_harms_nobody_else(caplog):
 
     view = numbers().view(Gate().op)
     with Engine(slots=1) as engine:
-        engine.claim(view, 0, (0, 0)).add_done_callback(bad)
+        told = threading.Event()
+        claim = engine.claim(view, 0, (0, 0))
+        claim.add_done_callback(bad)
+        claim.add_done_callback(lambda _: told.set())  # nor whoever is told after it
         assert engine.claim(view, 0, (0, 1)).result(60).tolist() == [[3, 4]]
         assert engine.claim(view, 0, (0, 2)).result(60).tolist() == [[5, 6]]
+        assert told.wait(60)
     assert "a mistake" in caplog.text
 
 

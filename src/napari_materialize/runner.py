@@ -90,7 +90,7 @@ class Runner:
         self.lock = threading.Lock()
         """Guards everything that follows."""
         self.dispatch = new_dispatch()
-        self.dispatch.queue.on_gone = self._look_again
+        self.dispatch.queue.expected.on_gone = self._look_again
         # where each piece of work is a step of its own, reading is one
         self.dispatch.needs.reads_along = workers.quick > 0
         self.seconds = {READ: 0.0, COMPUTE: 0.0}

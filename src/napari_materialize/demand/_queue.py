@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import itertools
-import weakref
 from typing import TYPE_CHECKING
 
+from napari_materialize.demand._expected import Expected
 from napari_materialize.demand._jobs import (
     BACKGROUND,
     CLIENT,
@@ -19,7 +19,7 @@ from napari_materialize.demand._jobs import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+    from collections.abc import Container, Hashable, Iterable, Mapping
 
 __all__ = ["Queue"]
 
@@ -84,11 +84,8 @@ class Queue[K: Hashable]:
             ((lane, which) for lane in lanes for which in (CLIENT, BACKGROUND)), 0
         )
         self._passed: dict[str, int] = dict.fromkeys(lanes, 0)
-        self._expected: set[weakref.ref[object]] = set()
-        self.on_gone: Callable[[], None] | None = None
-        """Called when a client that was expected is garbage: more may start now. In any thread, at
-        any moment, inside whatever that thread does and with the locks it holds."""
-        self._announced = 0
+        self.expected = Expected(patience)
+        """Who is about to claim something."""
         self._admitted: dict[tuple[str, tuple[int, int, int]], int] = {}
         self.dropped: dict[tuple[int, int], int] = {}
         """Jobs dropped unrun, by (class, level)."""
@@ -347,9 +344,7 @@ class Queue[K: Hashable]:
 
     def _most(self, lane: str) -> int:
         """Return how many background jobs of a lane may run at a time."""
-        if self._expected:
-            return 0 if self._announced < self._patience else 1
-        return max(1, self.lanes[lane] - 1)
+        return self.expected.most(max(1, self.lanes[lane] - 1))
 
     def _take_slot(self, job: Job[K], lane: str) -> None:
         slot = (lane, job.rank[0])
@@ -394,18 +389,7 @@ class Queue[K: Hashable]:
         counts: from `patience` times in a row on background jobs start again, one at a time. A
         client that is garbage is forgotten.
         """
-        if not self._expected:
-            self._announced = 0
-        if soon:
-            self._announced += 1
-            self._expected.add(weakref.ref(client, self._forget_client))
-        else:
-            self._expected.discard(weakref.ref(client))
-
-    def _forget_client(self, client: weakref.ref[object]) -> None:
-        self._expected.discard(client)
-        if self.on_gone is not None and not self._expected:
-            self.on_gone()
+        self.expected.note(client, soon=soon)
 
     def join(self, request: Request[K]) -> bool:
         """Let a key run inside the slot of a job that computes it as well.
