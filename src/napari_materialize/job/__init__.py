@@ -14,7 +14,7 @@ from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.buffers import give_back
+from napari_materialize.buffers import expect_traffic, give_back
 from napari_materialize.errors import ChunkError, OptionError, StoreError
 from napari_materialize.job._again import recorded_jobs, recorded_view
 from napari_materialize.job._keeper import Keeper
@@ -73,6 +73,7 @@ def carry_out(service: ChunkService, plan: Plan) -> Materialized:
     """Do what is planned."""
     record = Record(plan)
     refuse_target(plan)
+    expect_traffic()
     taken = plan.store if isinstance(plan.store, TakenStore) else None
     if taken is not None:
         taken.begin(fresh=plan.options.existing == "error")
