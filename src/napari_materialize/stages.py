@@ -185,7 +185,12 @@ class SourceStage:
     ) -> dict[Index, np.ndarray]:
         """Read chunks."""
         chunks = {}
+        whole: Callable[[int, Index], np.ndarray | None] = getattr(self.source, "read_chunk", _none)
         for index in indices:
+            block = whole(level, index)
+            if block is not None:
+                chunks[index] = _own(block)
+                continue
             box = self.levels[level].grid.box(index)
             block = np.asarray(self.source.read(level, box))
             _check(block, box, self.levels[level].dtype, f"source {self.source.name!r}")
@@ -255,8 +260,17 @@ class OpStage:
         return self._steps(level, indices).steps[0].exists
 
     def voxels(self, level: int, indices: Sequence[Index]) -> float:
-        """Return the work of the stage's ops for some chunks, in voxels that they are handed."""
-        return self._steps(level, indices).effort
+        """Return the work of the stage's ops for some chunks, in voxels that they are handed.
+
+        Of chunks that are computed alone, the work of a whole one is told for each.
+        """
+        if not self.alike(level):
+            return self._steps(level, indices).effort
+        known = self._whole.get(level)
+        if known is None:
+            first = (0,) * self.levels[level].ndim
+            known = self._whole[level] = self._steps(level, [first]).effort
+        return known * len(indices)
 
     def makes(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
         """Return the chunks that one computation of some chunks yields, in order.
@@ -280,6 +294,11 @@ class OpStage:
             same = made.grid == stage.levels[number].grid
             known = self._alike[level] = same and own_voxels(self.chains[level], made)
         return known
+
+    @cached_property
+    def _whole(self) -> dict[int, float]:
+        """The work of a chunk, by level."""
+        return {}
 
     @cached_property
     def _alike(self) -> dict[int, bool]:
@@ -408,6 +427,10 @@ def look(stage: Stage, level: int, box: Box) -> np.ndarray:
                 result[part.relative_to(box.start).slices] = block[cut]
             missing.pop(place, None)
     return result
+
+
+def _none(level: int, index: Index) -> None:
+    """Return nothing: a source that has no way of its own to a chunk is asked for its box."""
 
 
 def _check(block: np.ndarray, box: Box, dtype: np.dtype, who: str) -> None:

@@ -24,6 +24,11 @@ __all__ = ["Frame", "chunk_bytes", "decode_chunk", "encode_chunk", "is_fill"]
 SOME = 1009
 """Of so many voxels one is looked at first; a prime, so that no side is a multiple of it."""
 
+_AS_STORED = frozenset(
+    np.dtype(code) for code in "?bBhHiIlLqQefd" if np.dtype(code).newbyteorder("<").isnative
+)
+"""The dtypes whose voxels lie in memory as they are stored."""
+
 type Frame = Literal["zarr", "n5"]
 """How a format frames a chunk: the whole chunk little-endian, or N5's block."""
 
@@ -150,6 +155,8 @@ def chunk_bytes(
     [1, 0, 2, 0, 9, 0, 9, 0]
     """
     shape = tuple(chunk_shape)
+    if block.shape == shape and block.flags.c_contiguous and block.dtype in _AS_STORED:
+        return block.data.cast("B")
     dtype = block.dtype.newbyteorder("<")
     if len(block.shape) != len(shape) or any(map(int.__gt__, block.shape, shape)):
         raise ValueError(f"a block of shape {block.shape} does not fit into a chunk of {shape}")
@@ -175,9 +182,12 @@ def is_fill(block: np.ndarray, fill: float | int | bool) -> bool:
     """
     if block.size == 0:
         return True
+    first = block.item(0)
+    if first != fill and (first == first or fill == fill):  # noqa: PLR0124 - neither is NaN
+        return False  # most blocks differ in the first voxel already
     value = np.asarray(fill, block.dtype)
     if block.dtype.kind != "f":
-        # most blocks differ in one of a few voxels already
+        # and most others in one of a few
         some = block.reshape(-1)[::SOME] if block.flags.c_contiguous else block.flat[0]
         return bool((some == value).all()) and bool((block == value).all())
     if np.isnan(value):

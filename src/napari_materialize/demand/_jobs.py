@@ -123,10 +123,15 @@ class Line[K: Hashable]:
         """Put a job in line."""
         heapq.heappush(self._heap, (job.rank, job.number, job))
 
+    def leave(self) -> None:
+        """Take note that a job left the line; its entry is outdated."""
+        self.live -= 1
+        if not self.live:
+            self._heap.clear()
+
     def first(self) -> Job[K] | None:
         """Return the job that is next, and leave it there."""
         if not self.live:
-            self._heap.clear()  # outdated entries, if any
             return None
         self._sweep()
         while self._heap:

@@ -69,13 +69,13 @@ class Queue[K: Hashable]:
             for lane in lanes
             for which in (CLIENT, BACKGROUND)
         }
-        self._runnable = {
-            lane: (
-                self._lines[Phase.RUNNABLE, lane, CLIENT],
-                self._lines[Phase.RUNNABLE, lane, BACKGROUND],
-            )
-            for lane in lanes
-        }
+        self._waiting, self._runnable = (
+            {
+                lane: [self._lines[phase, lane, which] for which in (CLIENT, BACKGROUND)]
+                for lane in lanes
+            }
+            for phase in (Phase.WAITING, Phase.RUNNABLE)
+        )
         self._needed: dict[str, Line[K]] = {lane: Line(Phase.WAITING) for lane in lanes}
         """Waiting jobs that others wait for: they are let in whatever else waits."""
         self._trimmed: list[K] = []
@@ -195,7 +195,7 @@ class Queue[K: Hashable]:
             self._admit_count(job, -1)
         line = self._line(job)
         if line is not None:
-            line.live -= 1
+            line.leave()
 
     def _admit_count(self, job: Job[K], change: int) -> None:
         if change > 0:
@@ -232,9 +232,8 @@ class Queue[K: Hashable]:
         needed = self._needed[lane].first()
         if needed is not None:
             return needed.request.key
-        for which in (CLIENT, BACKGROUND):
-            job = self._lines[Phase.WAITING, lane, which].first()
-            if job is None:
+        for line in self._waiting[lane]:
+            if not line.live or (job := line.first()) is None:
                 continue
             if self._admitted.get((lane, job.rank[:3]), 0) < 2 * self.lanes[lane]:
                 job.bucket = job.rank[:3]
@@ -324,6 +323,8 @@ class Queue[K: Hashable]:
     def next(self, lane: str) -> K | None:
         """Start the next job of a lane and return its key; None if none may start now."""
         clients, others = self._runnable[lane]
+        if not clients.live and not others.live:
+            return None
         client, background = clients.first(), others.first()
         if (client is None and background is None) or self.full(lane):
             return None

@@ -17,11 +17,13 @@ import numpy as np
 
 from napari_materialize.errors import BoxError, LevelError
 from napari_materialize.geometry import Box
+from napari_materialize.sources.plain import PlainReader
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from napari_materialize.arrays import Kind, Level
+    from napari_materialize.geometry import Index
 
 __all__ = ["BlockReader", "OpenedSource", "fingerprint"]
 
@@ -121,6 +123,19 @@ class OpenedSource:
                 f"source {self.name!r}, level {level}: described as {described.dtype}, gave "
                 f"{block.dtype} of shape {block.shape} for the box {box.start} to {box.stop}"
             )
+        return np.ascontiguousarray(block, dtype=described.dtype)
+
+    def read_chunk(self, level: int, index: Index) -> np.ndarray | None:
+        """Read the chunk at a place of a level's grid, where it is stored as one; else None.
+
+        The shortest way to the voxels: a dozen boxes less than `read` makes of the same chunk.
+        """
+        reader, described = self.readers[level], self.levels[level]
+        if not isinstance(reader, PlainReader) or reader.grid != described.grid:
+            return None
+        block = reader.whole(index)
+        if block.dtype.newbyteorder("=") != described.dtype:
+            return None
         return np.ascontiguousarray(block, dtype=described.dtype)
 
 

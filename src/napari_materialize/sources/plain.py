@@ -72,6 +72,14 @@ class PlainReader:
                 found[part.relative_to(box.start).slices] = chunk[source]
         return found
 
+    def whole(self, index: Index) -> np.ndarray:
+        """Return the voxels of a chunk of the grid, clipped to the array."""
+        chunk = self._chunk(index)
+        if chunk is None:
+            return np.full(self.grid.box(index).shape, self.fill, self.stored)
+        shape = self.grid.box(index).shape
+        return chunk if shape == self.grid.chunks else chunk[tuple(map(slice, shape))]
+
     def _chunk(self, index: Index) -> np.ndarray | None:
         """Return a whole chunk; what lies past the array's edge too."""
         key = self.prefix + self.separator.join(map(str, index))
