@@ -253,11 +253,12 @@ class Runner:
             self._workers.submit(BACKGROUND, self._serve)
 
     def _serve(self) -> None:
-        """Do what is in line, until there is nothing."""
+        """Do what is in line, until there is nothing, or others are enough for what is first."""
         self._here.background = True
         while True:
             with self._line_lock:
-                if not self._line:
+                servers = self._servers(self._line[0]) if self._line else 0
+                if servers is not None and self._serving > servers:
                     self._serving -= 1
                     return
                 start = self._line.popleft()
