@@ -93,6 +93,8 @@ class Run:
         """Chunks asked for and not there yet."""
         self._arrived = 0
         """Chunks that are there, or failed, and not dealt with yet."""
+        self._failing = 0
+        """Those of them that failed."""
         self._feeders: set[int] = set()
         self._pace = 1.0
         """Seconds that a chunk takes to write, as measured; at first more than any does."""
@@ -284,20 +286,22 @@ class Run:
                 self._changed.notify_all()
                 return
             self._arrived += 1
-            # a failure may stop the job: what came before it is written first
+            # a failure may stop the job: what came before it is written first, what comes after not
+            late = self._failing > 0 and self._plan.options.on_error == "raise"
+            self._failing += claim.failed
             in_turn = claim.failed and self._arrived - self._writing > 1
         self._service.run_writer(
-            partial(self._deal, unit, claim),
+            partial(self._deal, unit, claim, late=late),
             quick=self._pace < QUICK_WRITE,
             computes=self._share > COMPUTES,
             in_turn=in_turn,
         )
         self._feed()
 
-    def _deal(self, unit: _Unit, claim: ChunkClaim) -> None:
-        """Write a chunk; in a writer's thread."""
+    def _deal(self, unit: _Unit, claim: ChunkClaim, *, late: bool) -> None:
+        """Write a chunk, unless it came too ``late``; in a writer's thread."""
         with self._lock:
-            writes = not self._stop.is_set()
+            writes = not late and not self._stop.is_set()
             self._writing += writes
         began, worked = time.perf_counter(), time.thread_time()
         try:
@@ -313,6 +317,7 @@ class Run:
             call = None
             with self._lock:
                 self._arrived -= 1
+                self._failing -= claim.failed
                 self._writing -= writes
                 if not self._writing:
                     call, self._when_quiet = self._when_quiet, None
