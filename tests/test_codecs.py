@@ -20,6 +20,11 @@ NAMES = ["gzip", "zstd", "blosc", "none"]
 DTYPES = [np.dtype(name) for name in ("?", "u1", "i1", "u2", "i4", "u8", "f2", "f4", "f8")]
 
 
+def test_a_fill_that_a_float32_only_comes_near_is_found_all_the_same():
+    assert is_fill(np.full((3, 4), 0.1, np.float32), 0.1)
+    assert not is_fill(np.full((3, 4), 0.2, np.float32), 0.1)
+
+
 def blobs(dtype: np.dtype, shape: tuple[int, ...] = (32, 32, 32)) -> np.ndarray:
     waves = sum(np.sin(axis / 5) for axis in np.ogrid[tuple(map(slice, shape))])
     noise = np.random.default_rng(0).normal(0, 0.1, shape)

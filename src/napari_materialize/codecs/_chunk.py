@@ -182,8 +182,7 @@ def is_fill(block: np.ndarray, fill: float | int | bool) -> bool:
     """
     if block.size == 0:
         return True
-    first = block.item(0)
-    if first != fill and (first == first or fill == fill):  # noqa: PLR0124 - neither is NaN
+    if block.dtype.kind != "f" and block.item(0) != fill:
         return False  # most blocks differ in the first voxel already
     value = np.asarray(fill, block.dtype)
     if block.dtype.kind != "f":
