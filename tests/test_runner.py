@@ -98,3 +98,24 @@ def test_with_all_cores_at_work_a_thread_writes_what_it_computed(computes, monke
     itself = [name for name in put if name.startswith("napari-materialize background")]
     # a chunk that comes while others wait takes its turn behind them
     assert len(itself) > CHUNKS // 2 if computes else not itself
+
+
+def test_a_thread_that_cannot_go_on_leaves_the_line_to_another(monkeypatch, caplog):
+    """Only a mistake of ours ends like that; what others wait for is computed all the same."""
+    source = RecordingArray(np.arange(SIDE * SIDE).reshape(SIDE, SIDE), (CHUNK, CHUNK))
+    view = source.view(ops.Function(lambda block: -block, dtype="int64", name="neg", version="1"))
+    plain, broken = runner.Runner._run, threading.Event()
+
+    def run(self, batch):
+        after = plain(self, batch)
+        if self._serving and not broken.is_set():
+            broken.set()
+            raise RuntimeError("a mistake")
+        return after
+
+    monkeypatch.setattr(runner.Runner, "_run", run)
+    with Engine(slots=3, workers=Threads(quick=60.0, at_work=1)) as engine:
+        done = engine.materialize(view, MemoryStore())
+    assert broken.is_set()
+    assert done.written == CHUNKS
+    assert "a mistake" in caplog.text

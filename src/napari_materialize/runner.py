@@ -262,9 +262,21 @@ class Runner:
                     self._serving -= 1
                     return
                 start = self._line.popleft()
-            after = self._run([start])
+            try:
+                after = self._run([start])
+            except BaseException:
+                self._leave_line()
+                raise
             if after is not None:
                 self._submit([after])
+
+    def _leave_line(self) -> None:
+        """Let another thread serve what is in line, for one that cannot go on."""
+        with self._line_lock:
+            left = bool(self._line)
+            self._serving -= not left
+        if left:
+            self._workers.submit(BACKGROUND, self._serve)
 
     # ------------------------------------------------------------------ running
 
