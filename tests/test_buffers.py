@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 
 import numpy as np
@@ -149,3 +150,15 @@ def test_a_job_holds_a_few_blocks_and_gives_them_back():
     expected = gaussian_filter(voxels.astype("f4"), 1.5, mode="nearest", truncate=4)
     found = np.frombuffer(store.files["0/7/1/1"], "u1").reshape(64, 64, 64)
     assert np.array_equal(found, np.rint(expected)[-64:, 64:, 64:].astype("u1"))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
+def test_what_a_forked_process_writes_is_its_own():
+    block = buffer((2**20,), np.dtype("u1"))
+    block[:] = 1
+    child = os.fork()
+    if child == 0:
+        block[:] = 2
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert block.max() == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import mmap
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -40,7 +41,7 @@ class _Memory:
 
     def __init__(self, size: int) -> None:
         self.size = size
-        self._pages = mmap.mmap(-1, size)
+        self._pages = _pages(size)
         self._lent: Callable[[], np.ndarray | None] = _nobody
 
     @property
@@ -53,6 +54,13 @@ class _Memory:
         lent = np.frombuffer(self._pages, np.uint8)
         self._lent = weakref.ref(lent)
         return lent
+
+
+def _pages(size: int) -> mmap.mmap:
+    """Return fresh pages: this process's alone, so that one that is forked does not write there."""
+    if sys.platform == "win32":
+        return mmap.mmap(-1, size)
+    return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def _nobody() -> None:
