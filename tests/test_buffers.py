@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 
 import numpy as np
@@ -152,13 +154,25 @@ def test_a_job_holds_a_few_blocks_and_gives_them_back():
     assert np.array_equal(found, np.rint(expected)[-64:, 64:, 64:].astype("u1"))
 
 
+FORKED = """
+import os
+import numpy as np
+from napari_materialize.buffers import buffer
+block = buffer((2**20,), np.dtype("u1"))
+block[:] = 1
+child = os.fork()
+if child == 0:
+    block[:] = 2
+    os._exit(0)
+os.waitpid(child, 0)
+print(int(block.max()))
+"""
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="processes are not forked here")
 def test_what_a_forked_process_writes_is_its_own():
-    block = buffer((2**20,), np.dtype("u1"))
-    block[:] = 1
-    child = os.fork()
-    if child == 0:
-        block[:] = 2
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert block.max() == 1
+    """In a process without threads, which can be forked."""
+    done = subprocess.run(
+        [sys.executable, "-c", FORKED], check=True, capture_output=True, text=True, timeout=120
+    )
+    assert done.stdout.strip() == "1"
