@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import threading
 import time
+import zlib
 
+import deflate
 import numcodecs
 import numpy as np
 import pytest
@@ -129,6 +131,24 @@ class TestEncode:
         # flags and modification time, RFC 1952
         assert (data[:4], data[4:8]) == (b"\x1f\x8b\x08\x00", bytes(4))
         assert gzip.decompress(data) == b"voxels"
+
+    @pytest.mark.parametrize("dtype", ["u1", "u2", "i2", "f2", "f4", "f8"])
+    @pytest.mark.parametrize("side", [16, 48])
+    def test_gzip_of_an_image_is_as_small_as_zlibs(self, dtype, side):
+        data = blobs(np.dtype(dtype), (side, side, side)).tobytes()
+        ours = len(Compression().encode(data, np.dtype(dtype)))
+        assert ours <= 1.03 * len(zlib.compress(data, 6))
+
+    def test_gzip_searches_less_in_noise_alone(self):
+        noisy, labels = blobs(np.dtype("u1"), (48,) * 3), blobs(np.dtype("?"), (48,) * 3)
+        for voxels, effort in ((noisy, 4), (labels, 6), (noisy[:16, :16, :16], 6)):
+            data = voxels.tobytes()
+            assert Compression().encode(data, voxels.dtype) == deflate.gzip_compress(data, effort)
+
+    @pytest.mark.parametrize("nbytes", [(1 << 15) - 1, 1 << 15, (1 << 15) + 1, 100_003])
+    def test_gzip_keeps_every_byte_whatever_the_size(self, nbytes):
+        data = np.random.default_rng(0).bytes(nbytes)
+        assert gzip.decompress(Compression().encode(data, np.dtype("u1"))) == data
 
     @pytest.mark.parametrize("name", ["gzip", "zstd", "blosc"])
     def test_lets_other_threads_run(self, name):
