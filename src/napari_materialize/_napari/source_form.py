@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from qtpy.QtWidgets import QFileDialog, QHBoxLayout, QLineEdit, QPushButton, QVBoxLayout, QWidget
 
+from napari_materialize._napari.edits import Edits
 from napari_materialize._napari.pieces import Note, Problem, narrow_combo, set_text
 from napari_materialize._napari.viewport import affine_of
 from napari_materialize.wording import DOT, count_text, level_text
@@ -34,6 +35,8 @@ class SourceForm(QWidget):
         super().__init__()
         self._viewer, self._session = weakref.ref(viewer), session
         self._watched: weakref.ref[Any] | None = None
+        self._edits = Edits(self)
+        self._edits.edited.connect(self._on_moved)
         layout = QVBoxLayout(self)
         layout.setContentsMargins(0, 0, 0, 0)
         layout.setSpacing(3)
@@ -121,6 +124,7 @@ class SourceForm(QWidget):
             if layer is not None:
                 getattr(layer.events, name).connect(self._on_moved)
         self._watched = None if layer is None else weakref.ref(layer)
+        self._edits.watch(layer)
         if layer is None:
             self._session.change(source=None)
         else:

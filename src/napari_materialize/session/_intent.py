@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from napari_materialize.errors import InputError
 from napari_materialize.ops import Op, create
 from napari_materialize.recipe import open_view, parse_op
+from napari_materialize.view import View
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -19,9 +20,8 @@ if TYPE_CHECKING:
     from napari_materialize.blocks import Boundary
     from napari_materialize.geometry import Box
     from napari_materialize.plan import Extent
-    from napari_materialize.view import View
 
-__all__ = ["Chain", "Intent", "OpChoice", "follow"]
+__all__ = ["Chain", "Intent", "OpChoice", "follow", "outdated"]
 
 type Coarser = Literal["none", "computed", "derived"]
 
@@ -131,6 +131,28 @@ def follow(intent: Intent, previous: Chain | None = None) -> Chain:
     except Exception as error:  # noqa: BLE001 - another package's op may raise anything: said, not raised
         return Chain(intent, base, None, made, _misfit(base, ready, error))
     return Chain(intent, base, None, made, problems, view)
+
+
+def outdated(chain: Chain) -> bool:
+    """Whether a chain's source holds other voxels than when it was opened, as far as that is told.
+
+    An array in memory is edited where it is, a folder is written anew; neither says so.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> data = np.zeros((8, 8))
+    >>> chain = follow(Intent(data))
+    >>> outdated(chain), data.fill(1), outdated(chain)
+    (False, None, True)
+    """
+    current = None if chain.base is None else getattr(chain.base.source, "current", None)
+    if chain.base is None or current is None or isinstance(chain.intent.source, View):
+        return False  # a view was opened by somebody else
+    try:
+        return bool(current() != chain.base.source.identity)
+    except InputError:
+        return True  # opening it again says why
 
 
 def _base(intent: Intent, previous: Chain | None) -> tuple[View | None, str | None]:

@@ -17,7 +17,7 @@ from napari_materialize.cache import ChunkState
 from napari_materialize.engine import Engine
 from napari_materialize.errors import MaterializeError, OptionError
 from napari_materialize.session._estimating import Estimating
-from napari_materialize.session._intent import Intent, follow
+from napari_materialize.session._intent import Intent, follow, outdated
 from napari_materialize.session._job import Job, JobState, Pace, Progress
 from napari_materialize.session._opening import Opening, looks_first
 from napari_materialize.session._resolve import Resolved, resolve
@@ -195,12 +195,16 @@ class Session:
     def run(self) -> None:
         """Start the job, in a thread of its own.
 
+        A source that holds other voxels by now is opened again.
+
         Raises
         ------
         InputError
             If something stands in the way: the sentence of `blocked`.
         """
         self._estimating.drop()
+        if self._job.state is not JobState.RUNNING and outdated(self._chain):
+            self.reopen()
         self._resolved = resolve(self._intent, self._chain)
         if self.blocked is not None:
             raise OptionError(self.blocked)

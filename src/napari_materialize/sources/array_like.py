@@ -111,6 +111,10 @@ def open_arrays(
     kind = checked_kind(place, overrides.kind, "image", levels[0].dtype)
     stored = len(folders) == len(arrays)
     token, stable = _token(arrays, folders)
+
+    def current() -> str:
+        return f"array:{fingerprint(levels, kind, _token(arrays, folders)[0])}"
+
     first = type(arrays[0])
     record: dict[str, Any] = {
         "type": "array",
@@ -126,6 +130,7 @@ def open_arrays(
         name=overrides.name or name,
         identity=f"array:{fingerprint(levels, kind, token)}",
         stable=stable,
+        current=current if stable else None,
         kind=kind,
         levels=levels,
         location=str(folders[0]) if stored and len(folders) == 1 else None,

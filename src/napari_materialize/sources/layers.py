@@ -7,6 +7,7 @@ been changed since.
 
 from __future__ import annotations
 
+import uuid
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from napari_materialize.errors import SourceError
 from napari_materialize.sources.array_like import is_array_like, open_arrays
 from napari_materialize.sources.overrides import Overrides
 from napari_materialize.sources.rules import named_axes
+from napari_materialize.sources.zarr_array import is_zarr
 
 if TYPE_CHECKING:
     from napari_materialize.sources.opened import OpenedSource
@@ -63,6 +65,14 @@ def open_layer(layer: Any, overrides: Overrides) -> OpenedSource:
         )
     placed = _as_shown(layer, len(arrays[0].shape), classes, overrides)
     source = open_arrays(arrays, placed, name, f"layer {name!r}")
+    if "Labels" in classes and any(map(is_zarr, arrays)):
+        # painting writes into the stored arrays and leaves no trace in their documents
+        source = replace(
+            source,
+            identity=f"{source.identity}:{uuid.uuid4().hex}",
+            stable=source.stable and source.lasting is not None,
+            current=None,
+        )
     shown = {"name": name, "class": layer.__class__.__name__}
     return replace(source, name=overrides.name or name, record={**source.record, "layer": shown})
 

@@ -78,6 +78,10 @@ class OpenedSource:
     reopen: Callable[[], OpenedSource] | None = field(default=None, repr=False)
     """Opens it again as it is now, with the credentials it was opened with; None for arrays."""
 
+    current: Callable[[], str] | None = field(default=None, repr=False)
+    """Returns the identity it would have if it were opened now; None where that cannot be told, or
+    not without asking a server. Raises what opening does."""
+
     lasting: Callable[[], str] | None = field(default=None, repr=False)
     """Returns what a record knows the source by, whenever it was touched and wherever it is copied
     to; None where that is ``identity``. Reads a few chunks when it is first called."""

@@ -64,7 +64,10 @@ def open_place(place: Place, overrides: Overrides) -> OpenedSource:
             f"{place}: a source has to be readable, looking at it failed ({one_line(error)}); "
             "check the path and its permissions"
         ) from error
-    return replace(source, reopen=lambda: open_place(place, overrides))
+    current = (
+        (lambda: open_place(place, overrides).identity) if isinstance(place, LocalPlace) else None
+    )
+    return replace(source, reopen=lambda: open_place(place, overrides), current=current)
 
 
 _GROUPS = ("zarr.json", ".zgroup", ".zattrs", "attributes.json")
