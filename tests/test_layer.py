@@ -340,6 +340,37 @@ def test_the_picture_just_read_is_the_thumbnail_that_is_read_after_it(
     assert not reads.glance(0, plane, THUMBNAIL).any()  # nothing of another view
 
 
+def test_a_volume_of_nothing_that_is_seen_is_one_voxel() -> None:
+    engine, workers = cranked(slots=1)
+    base = np.zeros((2, 4, 4, 4), "u1")
+    base[0, 3, 3, 3] = 7
+    reads = shown(LayerReads(nm.open_view(base, chunks=(1, 2, 4, 4), kind="label"), engine))
+    first, second = ((n, *[range(4)] * 3) for n in (0, 1))
+    asking, flat = Asking(Asker.PICTURE, (1, 2, 3)), Asking(Asker.PICTURE, (2, 3))
+    assert reads.glance(0, first, asking).shape == (4, 4, 4)  # where nobody says that it is unseen
+    asked: list[Any] = []
+
+    def unseen(value: Any) -> bool:
+        asked.append(value)
+        return True
+
+    reads.unseen = unseen
+    assert reads.glance(0, first, asking).tolist() == [[[0]]]
+    assert reads.glance(0, first, Asking(Asker.THUMBNAIL, (1, 2, 3))).tolist() == [[[0]]]
+    assert asked == [0]  # the thumbnail is the picture that was just read
+    plane = (0, 0, range(4), range(4))
+    assert reads.glance(0, plane, flat).shape == (4, 4)  # a plane costs the same, whatever it shows
+    reads.glance(0, first, asking)
+    workers.run_all()
+    np.testing.assert_array_equal(reads.glance(0, first, asking), base[0])
+    reads.glance(0, second, asking)
+    workers.run_all()
+    np.testing.assert_array_equal(reads.glance(0, second, asking), base[1])  # 0 as computed
+    reads.unseen = lambda value: False
+    reads.change(nm.open_view(base + 1, chunks=(1, 2, 4, 4), kind="label"))
+    assert reads.glance(0, first, asking).shape == (4, 4, 4)
+
+
 def test_what_a_claim_holds_is_shown_though_the_engine_is_closed() -> None:
     engine, workers = cranked(slots=1)
     base = np.arange(64, dtype="u1").reshape(1, 8, 8)

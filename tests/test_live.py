@@ -16,11 +16,12 @@ import pytest
 from napari.components import ViewerModel
 from napari.layers import Image, Labels
 from napari.layers._multiscale_data import MultiScaleData
+from napari.utils import DirectLabelColormap
 from napari.utils._proxies import PublicOnlyProxy
 from napari.utils.notifications import notification_manager
 
 import napari_materialize as nm
-from doubles import Gate, RecordingArray
+from doubles import Gate, RecordingArray, cranked
 from napari_materialize._napari import asking
 from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
@@ -54,6 +55,10 @@ def volume(shape: tuple[int, ...] = (12, 96, 96), dtype: str = "u2") -> list[np.
 def plus_one(**options: Any) -> View:
     op = nm.ops.Function(lambda block: block + np.uint16(1), dtype="u2", name="one", version="1")
     return nm.open_view(volume(), [op], chunks=(4, 32, 32), **options)
+
+
+def direct_colormap(colours: dict[int | None, str]) -> DirectLabelColormap:
+    return DirectLabelColormap(color_dict=colours)
 
 
 def picture(layer: Layer) -> set[Any]:
@@ -269,6 +274,36 @@ def test_holes_show_the_coarser_level_until_they_are_filled(
     settle(qtbot, layer)
     np.testing.assert_array_equal(layer._slice.image.raw, volume()[0][4] + 1)
     assert live_of(layer).repaints >= 1
+
+
+def test_labels_of_which_nothing_is_there_are_drawn_as_one_voxel(
+    make_napari_viewer: Any, qtbot: Any, slicing: str
+) -> None:
+    engine, workers = cranked(slots=2)
+    arrays = [np.ones((2, *(16 // 2**n,) * 3), "u1") for n in range(2)]
+    view = nm.open_view(arrays, chunks=(1, 4, 4, 4), kind="label")
+    viewer = make_napari_viewer(show=True)
+    viewer.add_image(np.arange(4096.0).reshape(16, 16, 16))
+    layer = add_view(viewer, view, engine)
+    viewer.dims.ndisplay = 3
+    qtbot.waitUntil(lambda: layer.loaded and layer._slice.image.raw.shape == (1, 1, 1))
+    nothing = viewer.screenshot(size=SCREEN, flash=False)
+    assert layer.extent.data.tolist() == [[0, 0, 0, 0], [1, 15, 15, 15]]
+    middle, ray = (0.0, *[8.0] * 3), {"view_direction": (0, 1, 0, 0), "dims_displayed": [1, 2, 3]}
+    assert layer.get_value(middle, **ray) in (None, (1, None))
+    layer.colormap = direct_colormap({0: "red", 1: "blue", None: "green"})
+    layer.refresh()  # where the background is seen it is drawn
+    qtbot.waitUntil(lambda: layer.loaded and layer._slice.image.raw.shape == (8, 8, 8))
+    layer.colormap = direct_colormap({1: "blue", None: "green"})
+    layer.refresh()
+    qtbot.waitUntil(lambda: layer.loaded and layer._slice.image.raw.shape == (1, 1, 1))
+    layer.visible = False
+    np.testing.assert_array_equal(viewer.screenshot(size=SCREEN, flash=False), nothing)
+    layer.visible = True
+    qtbot.waitUntil(lambda: workers.run_all() == 0 and live_of(layer).settled and layer.loaded)
+    np.testing.assert_array_equal(layer._slice.image.raw, arrays[1][0])
+    assert not np.array_equal(viewer.screenshot(size=SCREEN, flash=False), nothing)
+    engine.close()
 
 
 def test_repaints_are_apart(qtbot: Any) -> None:

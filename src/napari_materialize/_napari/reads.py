@@ -16,6 +16,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
 from napari_materialize._napari.asking import Asker
 from napari_materialize._napari.holding import Counts, Group, Holding
 from napari_materialize._napari.pacing import Moving
@@ -32,8 +34,6 @@ from napari_materialize.ops import Select
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Iterable, Sequence
-
-    import numpy as np
 
     from napari_materialize._napari.asking import Asking
     from napari_materialize.engine import Engine
@@ -112,6 +112,8 @@ class LayerReads(Holding):
         """Whether the last picture was made of its own level's voxels alone."""
         self.looked = 0
         """How many chunks had arrived or failed when the last picture was put together."""
+        self.unseen: Callable[[Any], bool] = _never
+        """Whether a volume's voxels of a value are not drawn at all. Asked in any thread."""
         self.owner: object = None
         """Whoever repaints the layer (`live`); it lives as long as the layer's data."""
         self._moving = Moving()
@@ -162,6 +164,8 @@ class LayerReads(Holding):
                     return last.voxels.copy()
             ready = partial(self.ready_all, view=view)
             picture, complete = compose(view.levels, level, axes, ready, failed)
+            if len(asking.displayed) == 3 and not complete and self._is_nothing(level, picture):
+                picture = picture[:1, :1, :1].copy()
             if view is self.view:  # else it changed meanwhile, and nothing of the old one is shown
                 break
         if asking.asker is Asker.PICTURE:
@@ -170,6 +174,15 @@ class LayerReads(Holding):
             if level == len(view.levels) - 1:
                 self._last = _Picture(view, level, axes, picture)
         return picture
+
+    def _is_nothing(self, level: int, volume: np.ndarray) -> bool:
+        """Whether a volume is of the fill value alone, and the layer draws nothing of that.
+
+        It is handed over as one voxel then, as napari itself does where a slice is empty: to look
+        for something along every ray takes longer than to draw what is there.
+        """
+        fill = self.view.levels[level].fill
+        return volume.ndim == 3 and not np.any(volume != fill) and self.unseen(fill)
 
     def _ask_for_thumbnail(self, view: View, level: int, axes: Axes) -> None:
         if self._wish is None:
@@ -381,6 +394,10 @@ class LayerReads(Holding):
         copy = LayerReads(self.view, self.engine, self.channel, self._clock)
         memo[id(self)] = copy
         return copy
+
+
+def _never(_: object) -> bool:
+    return False
 
 
 def _as_slice(axis: range) -> slice:

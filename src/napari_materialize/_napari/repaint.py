@@ -12,6 +12,7 @@ import time
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from napari.layers import Labels
 from napari.utils.notifications import show_error
 from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined]
 
@@ -92,7 +93,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._drawn_timer = self._single_shot(self._on_drawn)
         self._news.connect(self._plan, Qt.ConnectionType.QueuedConnection)
         self._pause.connect(self._put_off)
-        reads.owner, reads.active = self, self._on_show
+        reads.owner, reads.active, reads.unseen = self, self._on_show, self._unseen
         reads.on_news, reads.on_pause = self._announce, self._announce_pause
         # napari keeps the coarsest level of a two-dimensional pyramid for good once it has read it
         layer._level_materializer = None
@@ -213,6 +214,14 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         if layer is None or self._home() is None or self._lease is None:
             return False
         return bool(layer.visible)
+
+    def _unseen(self, value: Any) -> bool:
+        """Whether the layer draws nothing where a value is: a label without a colour, in 3D.
+
+        Called in any thread.
+        """
+        layer = self._layer()
+        return isinstance(layer, Labels) and not layer.colormap.map(value)[..., 3].any()
 
     def _on_removed(self, event: Any) -> None:
         if event.value is self._layer():
