@@ -85,14 +85,15 @@ class Gate:
         return Counter(self.calls)
 
 
-def cranked(*, along: bool = False, **options: Any) -> tuple[Engine, ManualWorkers]:
+def cranked(*, along: bool = False, rows: int = 1, **options: Any) -> tuple[Engine, ManualWorkers]:
     """Return an engine that does nothing until its workers are told to.
 
-    ``along``: to read and to compute from it may be one step.
+    ``along``: to read and to compute from it may be one step, and that of ``rows`` chunks.
     """
     workers = ManualWorkers()
     engine = Engine(workers=workers, **options)
     engine._dispatch.needs.reads_along = along
+    engine._dispatch.pace.run = lambda stage, level: rows  # type: ignore[method-assign]
     return engine, workers
 
 

@@ -9,8 +9,10 @@ import pytest
 
 from doubles import RecordingArray, cranked
 from napari_materialize import Engine, MemoryStore, ops
+from napari_materialize.blocks import BlockLimits
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import ChunkError
+from napari_materialize.pace import Pace
 
 CHUNK, SIDE = 4, 16
 CHUNKS = (SIDE // CHUNK) ** 2
@@ -233,3 +235,188 @@ def test_a_job_reads_along_and_a_viewer_beside_it_shares(source):
     # who comes after a chunk was let go reads it again; nobody reads one that is being read
     assert set(source.reads) == {(i, j) for i in range(4) for j in range(4)}
     assert len(source.reads) <= 2 * CHUNKS
+
+
+# ---------------------------------------------------------------------- small chunks in a row
+
+ROW = [(1, at) for at in range(SIDE // CHUNK)]
+
+
+def states(engine, view, row=ROW):
+    return [engine.state(view, 0, index) for index in row]
+
+
+def test_a_row_is_one_step_in_one_slot(source):
+    engine, workers = cranked(slots=2, along=True, rows=4)
+    seen = []
+    op = ops.Function(lambda b: seen.append(running(engine)) or -b, dtype="int64", name="look")
+    view = source.view(op)
+    claims = engine.claim_all(view, 0, ROW, background=True)
+    assert states(engine, view) == [ChunkState.LOADING] * 4
+    workers.step()
+    assert seen == [{("compute", 1): 1}] * 4
+    for index, claim in zip(ROW, claims, strict=True):
+        np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    assert source.reads == ROW
+    assert states(engine, source.view()) == [ChunkState.NEW] * 4
+    assert not running(engine)
+    assert not engine._dispatch.needs._under_way
+
+
+def test_a_row_ends_at_what_somebody_else_has(source):
+    engine, workers = cranked(slots=4, readers=4, along=True, rows=4)
+    view = source.view(negative())
+    ready = engine.claim(source.view(), 0, (1, 1))
+    workers.run_all()
+    claims = engine.claim_all(view, 0, ROW, background=True)
+    workers.run_all()
+    for index, claim in zip(ROW, claims, strict=True):
+        np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    assert sorted(source.reads) == ROW
+    ready.release()
+    assert not running(engine)
+
+
+def test_a_clients_chunk_is_not_part_of_a_row(source):
+    engine, workers = cranked(slots=4, readers=4, along=True, rows=4)
+    view = source.view(negative())
+    blocker = engine.claim(source.view(negative(9)), 0, (3, 3), background=True)
+    engine.expect(engine, soon=True)  # nothing of a job begins
+    claims = engine.claim_all(view, 0, ROW, background=True)
+    client = engine.claim(view, 0, (1, 2))
+    engine.expect(engine, soon=False)
+    assert states(engine, view)[:2] == [ChunkState.LOADING] * 2
+    workers.run_all()
+    for index, claim in zip(ROW, claims, strict=True):
+        np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    np.testing.assert_array_equal(client.result(0), -voxels(source, (1, 2)))
+    np.testing.assert_array_equal(blocker.result(0), -voxels(source, (3, 3)) - 9)
+
+
+@pytest.mark.parametrize("wanted", ["source", "another op", "the chunk"])
+def test_whoever_asks_for_one_of_a_row_meanwhile_gets_it(source, wanted):
+    engine, workers = cranked(slots=3, along=True, rows=4)
+    view = source.view(negative())
+    theirs = {"source": source.view(), "another op": source.view(negative(5)), "the chunk": view}
+    expected = voxels(source, (1, 3))
+    expected = {"source": expected, "another op": -expected - 5, "the chunk": -expected}[wanted]
+    claims = engine.claim_all(view, 0, ROW, background=True)
+    found = []
+
+    def meanwhile():  # the row is at its first chunk
+        found.append(engine.claim(theirs[wanted], 0, (1, 3)))
+        source.meanwhile = None
+
+    source.meanwhile = meanwhile
+    workers.run_all()
+    np.testing.assert_array_equal(found[0].result(0), expected)
+    for index, claim in zip(ROW, claims, strict=True):
+        np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    assert source.reads == ROW
+    assert not running(engine)
+
+
+@pytest.mark.parametrize("what", ["reading", "computing"])
+def test_one_that_fails_is_the_only_one_of_its_row(source, what):
+    def picky(block):
+        if what == "computing" and block.flat[0] == voxels(source, (1, 2)).flat[0]:
+            raise RuntimeError("no such voxel")
+        return -block
+
+    if what == "reading":
+        source.broken[(1, 2)] = OSError("no such disk")
+    engine, workers = cranked(slots=2, along=True, rows=4)
+    view = source.view(ops.Function(picky, dtype="int64", name="picky", version="1"))
+    claims = engine.claim_all(view, 0, ROW, background=True)
+    workers.run_all()
+    for index, claim in zip(ROW, claims, strict=True):
+        if index == (1, 2):
+            with pytest.raises(ChunkError, match=r"chunk \(1, 2\).*no such"):
+                claim.result(0)
+        else:
+            np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    assert not running(engine)
+    assert not engine._dispatch.needs._under_way
+    assert not engine._dispatch.needs.alone
+
+
+@pytest.mark.parametrize("given_up", [[0], [2], [0, 1, 2, 3]])
+@pytest.mark.parametrize("when", ["before", "meanwhile"])
+def test_what_is_given_up_of_a_row_takes_nothing_else_with_it(source, given_up, when):
+    engine, workers = cranked(slots=2, along=True, rows=4)
+    view = source.view(negative())
+    claims = engine.claim_all(view, 0, ROW, background=True)
+
+    def give_up():
+        for place in given_up:
+            claims[place].release()
+        source.meanwhile = None
+
+    if when == "before":
+        give_up()
+    else:
+        source.meanwhile = give_up
+    workers.run_all()
+    for place, (index, claim) in enumerate(zip(ROW, claims, strict=True)):
+        if place not in given_up:
+            np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    assert not running(engine)
+    assert not engine._dispatch.needs._under_way
+    assert not engine._dispatch.needs.jobs
+
+
+def test_a_row_without_a_slot_waits_and_reads_nothing_again(source):
+    engine, workers = cranked(slots=1, readers=2, along=True, rows=4)
+    other = Source()
+    mine, theirs = source.view(negative()), other.view(negative())
+    ready = engine.claim(other.view(), 0, (0, 0))
+    workers.run_all()
+    claims = engine.claim_all(mine, 0, ROW, background=True)
+
+    def meanwhile():  # a client's chunk, whose input is there, takes the only slot
+        source.meanwhile = None
+        engine.claim(theirs, 0, (0, 0))
+
+    source.meanwhile = meanwhile
+    workers.step("background read") or workers.step("background")
+    assert states(engine, mine) == [ChunkState.QUEUED] * 4
+    assert states(engine, source.view()) == [ChunkState.READY] * 4
+    workers.run_all()
+    for index, claim in zip(ROW, claims, strict=True):
+        np.testing.assert_array_equal(claim.result(0), -voxels(source, index))
+    assert source.reads == ROW
+    ready.release()
+
+
+def test_a_row_is_as_long_as_chunks_are_small_and_quick():
+    def run(side, seconds, **limits):
+        view = RecordingArray(np.zeros((4 * side, 16 * side), "u1"), (side, side)).view(
+            ["threshold:low=1"]
+        )
+        stage, pace = view.stages[-1], Pace(BlockLimits(**limits))
+        for each in (stage, stage.previous):
+            if seconds is not None:
+                pace.measure(each, 0, [(0, 0)], seconds)
+        return pace.run(stage, 0)
+
+    assert run(16, None) == 1  # nobody knows yet what it takes
+    assert run(16, 1e-4) == 8
+    assert run(16, 5e-4) == 4
+    assert run(16, 3e-3) == 1
+    assert [run(side, 1e-6) for side in (64, 128, 256)] == [8, 4, 1]
+    assert run(16, 1e-6, memory=600) == 2
+    assert run(16, 1e-6, lanes=32) == 2
+
+
+def test_a_job_in_rows_writes_what_the_op_makes(source, monkeypatch):
+    monkeypatch.setattr(Pace, "run", lambda self, stage, level: 4)
+    with Engine(slots=3) as engine:
+        store = MemoryStore()
+        options = {"compression": "none", "format": "zarr2"}
+        done = engine.materialize(source.view(negative()), store, **options)
+    assert done.written == CHUNKS
+    assert sorted(source.reads) == [(i, j) for i in range(4) for j in range(4)]
+    for i in range(4):
+        for j in range(4):
+            found = np.frombuffer(store.files[f"0/{i}/{j}"], "<i8").reshape(CHUNK, CHUNK)
+            np.testing.assert_array_equal(found, -voxels(source, (i, j)))

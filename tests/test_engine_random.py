@@ -9,7 +9,13 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+)
 
 from doubles import RecordingArray, Stack, cranked
 from napari_materialize import Box, ops
@@ -62,12 +68,18 @@ class EngineMachine(RuleBasedStateMachine):
             "plain": -array,
             "source": array,
         }
+        self.rows = 1
+        self.start_over()
+
+    @initialize(rows=st.sampled_from([1, 4]))
+    def begin_rows_together(self, rows):
+        self.rows = rows
         self.start_over()
 
     def start_over(self):
         budgets = {"chunk_bytes": 100, "stage_bytes": 150, "input_bytes": 200}
         self.engine, self.workers = cranked(
-            slots=2, readers=2, block_seconds=1e9, along=True, **budgets
+            slots=2, readers=2, block_seconds=1e9, along=True, rows=self.rows, **budgets
         )
         self.claims = []
         self.cancel = threading.Event()

@@ -273,14 +273,10 @@ class Dispatch:
         None if it was to read by itself what somebody else reads by now: it is in line again.
         """
         job = self.needs.jobs[key]
-        stage, along = job.stage, job.along
-        if along and not self.needs.read_along(key):
-            self.queue.restart(request(stage, key))
-            return None
+        stage = job.stage
+        if job.along:
+            return self._begin_along(key, job)
         background = self.queue.background(key)
-        if along:
-            self.cache.start(key)
-            return Start(stage, (key,), (key.chunk,), background, along)
         members = [key, *self.queue.start_bound(key)]
         for member in members:
             self.cache.start(member)
@@ -291,6 +287,17 @@ class Dispatch:
             if index not in known and self._join(stage, other):
                 members.append(other)
         return Start(stage, tuple(members), tuple(asked), background)
+
+    def _begin_along(self, key: ChunkKey, job: Need) -> Start | None:
+        """Take a job that reads by itself what it needs to LOADING, and its small neighbours."""
+        members = self.needs.read_along(key)
+        if not members:
+            self.queue.restart(request(job.stage, key))
+            return None
+        for member in members:
+            self.cache.start(member)
+        asked = tuple(sorted(member.chunk for member in members))
+        return Start(job.stage, tuple(members), asked, self.queue.background(key), job.along)
 
     def _made(self, stage: Stage, level: int, asked: list[Index]) -> Sequence[Index]:
         try:

@@ -227,7 +227,7 @@ class Engine:
     def block(self, view: View, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call now."""
         with self._lock:
-            return self._dispatch.pace.block(view.stages[-1], level)
+            return self._dispatch.needs.block(view.stages[-1], level)
 
     def array(self, view: View, level: int = 0) -> ViewArray:
         """Return a reader of one level, indexed like a numpy array; every read is exact.

@@ -7,7 +7,7 @@ unlocked, and drives the same queue and cache.
 A chunk that is computed from nothing but the source's chunk at the same place *reads along*: it
 begins as a reading, in the slot of one, and takes a slot of computing when that is done. What it
 reads has no state of its own, unless somebody else asks for it meanwhile: then it is being loaded
-from that moment on, and both get it.
+from that moment on, and both get it. Of small chunks several in a row begin together, in one slot.
 """
 
 from __future__ import annotations
@@ -240,9 +240,9 @@ class Needs:
         job = self.jobs[key] = Need(stage)
         if not (self.reads_along and background) or stage.previous is None:
             return None
-        feeding, level = stage.feeds(key.level)
-        if feeding.previous is not None or not stage.alike(key.level):
+        if not self._reads_alone(stage, key.level):
             return None
+        feeding, level = stage.feeds(key.level)
         part = ChunkKey(feeding.identity, level, key.chunk)
         if not self._is_free(part):
             return None
@@ -254,17 +254,57 @@ class Needs:
         state = self._cache.state(part)
         return state in (ChunkState.NEW, ChunkState.EVICTED) and part not in self._under_way
 
-    def read_along(self, key: ChunkKey) -> bool:
-        """Begin to read what a chunk reads by itself; False if somebody else has it by now.
+    def read_along(self, key: ChunkKey) -> list[ChunkKey]:
+        """Begin to read what a chunk reads by itself, and small neighbours with it.
 
-        Then it is not to begin, but to ask for what it needs.
+        Returns
+        -------
+        list of ChunkKey
+            The chunk, and those that begin inside its slot. Empty if somebody else has what it
+            reads by now: it is not to begin then, but to ask for what it needs.
         """
         job = self.jobs[key]
-        if all(map(self._is_free, job.along)):
-            self._under_way.update(job.along)
-            return True
-        job.along = ()
-        return False
+        if not all(map(self._is_free, job.along)):
+            job.along = ()
+            return []
+        others = self._neighbours(key)
+        for other in others:
+            self._queue.join(request(job.stage, other))
+            job.along += self.jobs[other].along
+            self.jobs[other].along = ()
+        self._under_way.update(job.along)
+        return [key, *others]
+
+    def block(self, stage: Stage, level: int) -> Index:
+        """Return how many chunks along each axis background work computes in one call."""
+        if self.reads_along and stage.previous is not None and self._reads_alone(stage, level):
+            return (*(1,) * (stage.levels[level].ndim - 1), self._pace.run(stage, level))
+        return self._pace.block(stage, level)
+
+    def _reads_alone(self, stage: Stage, level: int) -> bool:
+        """Whether a chunk is computed from nothing but the source's chunk at the same place."""
+        return stage.feeds(level)[0].previous is None and stage.alike(level)
+
+    def _neighbours(self, key: ChunkKey) -> list[ChunkKey]:
+        """Return the chunks in a row with one that may be read and computed in the same go."""
+        run = 1 if key in self.alone else self._pace.run(self.jobs[key].stage, key.level)
+        *lead, at = key.chunk
+        first, found = at // run * run, []
+        for side in (range(at + 1, first + run), range(at - 1, first - 1, -1)):
+            for place in side:
+                other = ChunkKey(key.stage, key.level, (*lead, place))
+                if not self._may_join(other):
+                    break
+                found.append(other)
+        return found
+
+    def _may_join(self, key: ChunkKey) -> bool:
+        """Whether a chunk waits to read by itself what it needs, and nobody else has that."""
+        job = self.jobs.get(key)
+        if job is None or not job.along or key in self.alone:
+            return False
+        waits = self._queue.phase(key) is Phase.RUNNABLE and self._queue.background(key)
+        return waits and all(map(self._is_free, job.along))
 
     def share(self, stage: Stage, part: ChunkKey) -> bool:
         """Let somebody else have a chunk that is read along now; False if it is not.

@@ -14,6 +14,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Pace"]
 
+RUN, RUN_BYTES, RUN_SECONDS = 8, 2**17, 4e-3
+"""Small chunks that are read and computed in one go: how many at most, what fits beside everything
+else into a core's own cache, and how long a client may have to wait for one of them."""
+
 REMEMBERED = 256
 """Stages whose seconds per voxel are remembered, and places whose blocks are."""
 
@@ -48,6 +52,30 @@ class Pace:
             known = self._blocks[place] = (step, stage.block(level, seconds, self.limits))
             _forget_oldest(self._blocks)
         return known[1]
+
+    def run(self, stage: Stage, level: int) -> int:
+        """Return how many chunks in a row background work reads and computes in one go.
+
+        For stages whose chunks need their own source chunk alone. More than one where chunks are so
+        small that what is done for each besides, handing it over above all, takes longer.
+        """
+        feeding, number = stage.feeds(level)
+        made, given = stage.levels[level], feeding.levels[number]
+        first = [(0,) * made.ndim]
+        reading = self.expected(feeding, number, first)
+        computing = self.expected(stage, level, first)
+        if reading is None or computing is None:
+            return 1
+        size = made.chunks
+        most = min(
+            RUN_BYTES // (math.prod(size) * (made.dtype.itemsize + given.dtype.itemsize)),
+            RUN_SECONDS // max(reading + computing, 1e-9),
+            self.limits.memory // math.prod(size),
+            math.prod(made.grid.counts) // max(1, self.limits.lanes),
+            made.grid.counts[-1],
+            RUN,
+        )
+        return 1 << (max(1, int(most)).bit_length() - 1)
 
     def expected(self, stage: Stage, level: int, indices: Sequence[Index]) -> float | None:
         """Return how many seconds some chunks will take, as measured; None if nobody knows yet."""

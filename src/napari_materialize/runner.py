@@ -209,7 +209,7 @@ class Runner:
             return None
         pace = self.dispatch.pace
         seconds, computes = self._expected(start), pace.computes(start.stage, COMPUTES)
-        if seconds is not None and seconds < self._workers.quick:
+        if seconds is not None and seconds < self._workers.quick * len(start.asked):
             return 1
         return self._cores if computes else None
 

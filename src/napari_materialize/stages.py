@@ -337,10 +337,8 @@ class OpStage:
         Abandoned
             If nobody waits any more and an op noticed.
         """
-        if len(indices) == 1 and self.alike(level):
-            block = inputs[indices[0]]
-            assert isinstance(block, np.ndarray)  # all of it is needed, so there is all of it
-            return {indices[0]: self._one(level, indices[0], block, abandoned)}
+        if self.alike(level):
+            return {index: self._one(level, index, inputs[index], abandoned) for index in indices}
         work = self._steps(level, indices)
         made, steps = work.made, work.steps
         stage, number = self.feeds(level)
@@ -355,9 +353,10 @@ class OpStage:
         return self._cut(level, block, made)
 
     def _one(
-        self, level: int, index: Index, block: np.ndarray, abandoned: Callable[[], bool]
+        self, level: int, index: Index, block: np.ndarray | Rest, abandoned: Callable[[], bool]
     ) -> np.ndarray:
         """Compute a chunk from the one at its place: nothing is put together, and nothing cut."""
+        assert isinstance(block, np.ndarray)  # all of it is needed, so there is all of it
         output = self.levels[level]
         box, block = output.grid.box(index), block.view()
         for link in self.chains[level]:

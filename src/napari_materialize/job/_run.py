@@ -118,11 +118,6 @@ class Run:
         """Walk what is asked for at a time: a chunk, or as many as are computed in one call."""
         view = self._plan.view
         for each, piece, indices in walk(self._plan):
-            if view.stages[-1].alike(each.level):  # each chunk is computed alone, come what may
-                for index in indices:
-                    if self._todo.needs(each, index, piece):
-                        yield _Unit(each, piece, [index], 1)
-                continue
             unit: list[Index] = []
             before: tuple[Index, Index] | None = None
             counts, asked = self._service.block(view, each.level), time.monotonic()
