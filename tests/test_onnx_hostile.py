@@ -177,3 +177,16 @@ def test_small_fixed_sides_are_run_where_measuring_confirms_the_graph(
 def test_more_threads_than_a_machine_can_make_are_refused(tmp_path: Path) -> None:
     with pytest.raises(nm.errors.OpError, match="threads must be 1024 or fewer, got 1000000"):
         ops.Onnx(models.plain(tmp_path / "m.onnx"), 2, threads=1_000_000)
+
+
+@pytest.mark.parametrize(("rank", "far"), [(2, 190), (3, 52)])
+def test_a_net_that_looks_far_is_not_taken_for_one_that_looks_at_its_whole_tile(
+    tmp_path: Path, rank: int, far: int
+) -> None:
+    conv = node("Conv", ["in", "a"], ["out"], pads=[far] * 2 * rank, dilations=[far] * rank)
+    weights = [("a", models.weights(1, 1, *[3] * rank))]
+    shape, made = ("n", 1, "z", "y", "x")[: 2 + rank], [("out", 2 + rank)]
+    path = models.save(tmp_path / "far.onnx", [conv], weights, shape=shape, outputs=made)
+    image = np.random.default_rng(6).normal(size=(2 * far + 9, *[20] * (rank - 1))).astype("f4")
+    view = nm.open_view(image, ops.Onnx(path, "auto"), chunks=(16,) * rank)
+    assert view.ops[0].parameters["halo"] == far

@@ -37,6 +37,7 @@ __all__ = [
     "pad",
     "spread",
     "steps_for",
+    "take",
 ]
 
 type Boundary = Literal["edge", "zeros"]
@@ -143,6 +144,14 @@ def gather(
         if isinstance(chunk, Rest):
             box, _, chunk = chunk
         block[target] = chunk[part.relative_to(box.start).slices]
+    _fill_outside(block, step, boundary)
+    return block
+
+
+def take(step: Step, level: Level, voxels: np.ndarray, boundary: Boundary) -> np.ndarray:
+    """Copy the block of the first op from the voxels of the whole level."""
+    block = buffer(step.block.shape, level.dtype)
+    block[step.exists.relative_to(step.block.start).slices] = voxels[step.exists.slices]
     _fill_outside(block, step, boundary)
     return block
 

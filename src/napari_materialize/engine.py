@@ -303,7 +303,7 @@ class Engine:
         needs them is computed, and no longer; what a client needed stays, within the budget.
         """
         found = first_region(view.stages[-1], level, box)
-        if found is None:
+        if found is None or found[0].at_hand(found[1]) is not None:  # no chunks of it are kept
             yield
             return
         with self._lock:

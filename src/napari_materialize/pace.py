@@ -38,20 +38,20 @@ class Pace:
         self.limits = limits
         self._seconds: dict[str, float] = {}
         self._shares: dict[str, float] = {}
-        self._blocks: dict[tuple[str, int], tuple[int, Index]] = {}
+        self._blocks: dict[tuple[str, int, int], Index] = {}
 
     def block(self, stage: Stage, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call."""
-        seconds, place = self._seconds.get(stage.identity), (stage.identity, level)
+        seconds = self._seconds.get(stage.identity)
         if seconds is None:
             return stage.block(level, None, self.limits)
-        # thought over again only when the pace has changed by a good part
-        step = round(2 * math.log2(max(seconds, 1e-12)))
+        # thought over again only when the pace has changed by a good part, and once for each
+        place = (stage.identity, level, round(2 * math.log2(max(seconds, 1e-12))))
         known = self._blocks.get(place)
-        if known is None or known[0] != step:
-            known = self._blocks[place] = (step, stage.block(level, seconds, self.limits))
+        if known is None:
+            known = self._blocks[place] = stage.block(level, seconds, self.limits)
             _forget_oldest(self._blocks)
-        return known[1]
+        return known
 
     def run(self, stage: Stage, level: int) -> int:
         """Return how many chunks in a row background work reads and computes in one go.

@@ -27,6 +27,7 @@ from napari_materialize.blocks import (
     pad,
     spread,
     steps_for,
+    take,
 )
 from napari_materialize.errors import ChunkError
 from napari_materialize.ops import Abandoned, Op, never
@@ -245,8 +246,11 @@ class OpStage:
         return " and ".join(op.name for op in self.ops)
 
     def inputs(self, level: int, indices: Sequence[Index]) -> tuple[Index, ...]:
-        """Return the chunks of the previous stage that some chunks are computed from."""
-        return self._steps(level, indices).needs
+        """Return the chunks of the previous stage that some chunks are computed from.
+
+        None where the source's voxels are at hand: each block is copied from them at once.
+        """
+        return () if self.at_hand(level) is not None else self._steps(level, indices).needs
 
     def feeds(self, level: int) -> tuple[Stage, int]:
         """Return the stage and the level of it whose chunks a level is computed from."""
@@ -304,6 +308,18 @@ class OpStage:
     def _alike(self) -> dict[int, bool]:
         return {}
 
+    def at_hand(self, level: int) -> np.ndarray | None:
+        """Return all voxels that a level is computed from, if they are in memory and a chunk needs
+        more of them than its own.
+
+        To cut them into chunks and to put blocks together from these would copy all of it twice.
+        """
+        stage, number = self.feeds(level)
+        if not isinstance(stage, SourceStage) or self.alike(level):
+            return None
+        lend: Callable[[int], np.ndarray | None] = getattr(stage.source, "lend", _none)
+        return lend(number)
+
     def block(self, level: int, voxel_seconds: float | None, limits: BlockLimits) -> Index:
         """Return how many chunks along each axis are best computed in one call; see `blocks`."""
         return best_block(self.chains[level], self.levels[level], voxel_seconds, limits)
@@ -342,7 +358,11 @@ class OpStage:
         work = self._steps(level, indices)
         made, steps = work.made, work.steps
         stage, number = self.feeds(level)
-        block = gather(steps[0], stage.levels[number], inputs, self.boundary)
+        voxels, given = self.at_hand(level), stage.levels[number]
+        if voxels is None:
+            block = gather(steps[0], given, inputs, self.boundary)
+        else:
+            block = take(steps[0], given, voxels, self.boundary)
         for place, step in enumerate(steps):
             if abandoned():
                 raise Abandoned
@@ -428,7 +448,7 @@ def look(stage: Stage, level: int, box: Box) -> np.ndarray:
     return result
 
 
-def _none(level: int, index: Index) -> None:
+def _none(level: int, index: Index = ()) -> None:
     """Return nothing: a source that has no way of its own to a chunk is asked for its box."""
 
 

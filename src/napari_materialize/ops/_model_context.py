@@ -46,6 +46,9 @@ MOST_VOXELS = {2: 2**20, 3: 2**21}
 TIMES = (1, 2, 3, 4, 8)
 """Multiples of the supposed stride that are tried."""
 
+SURE = 0.8
+"""The share of the contexts in a window that tell something: a few voxels in its middle do not."""
+
 ROUNDING = 64
 """Rounding errors of the model's dtype, at the height of its output, that count as agreement."""
 
@@ -155,18 +158,20 @@ def _sizes(k: int, grid: Sequence[AxisGrid], reach: Index | None) -> Iterator[tu
     rank = len(grid)
     least, most = START[rank], MOST_VOXELS[rank]
     wide = [least if reach is None else 2 * (reach[j] + axis.stride) for j, axis in enumerate(grid)]
-    side, first = max(least, wide[k] + 16 + axis_margin(grid[k])), True
+    # what the graph says has to lie well inside, or nothing of it is confirmed
+    seen = wide[k] if reach is None else math.ceil(2 / SURE * (reach[k] + grid[k].stride))
+    side, first = max(least, seen + 16 + axis_margin(grid[k])), True
     while True:
         others = tuple(axis.side(max(16, wide[j])) for j, axis in enumerate(grid))
         voxels = 2 * side * math.prod(others) // others[k]
         if voxels > most:
             if not first:
                 return
-            # too much for once: what can be afforded, which may be too little to agree
-            shrink = (most / voxels) ** (1 / rank)
-            wide = [max(16, int(value * shrink)) for value in wide]
-            side = max(16, int(side * shrink))
-            others = tuple(axis.side(wide[j]) for j, axis in enumerate(grid))
+            # too much for once: narrower along the other axes, which both windows share
+            room = int((most / (2 * side)) ** (1 / (rank - 1)))
+            if room < 16:  # and what can be afforded, which may be too little to agree
+                side, room = max(16, most // (2 * 16 ** (rank - 1))), 16
+            others = tuple(axis.side(min(room, wide[j])) for j, axis in enumerate(grid))
         yield side, others
         if voxels > most:
             return
@@ -265,7 +270,7 @@ def _judge(measured: tuple[np.ndarray, float], axis: AxisGrid, reach: int | None
     A few contexts prove something only where they confirm what the graph says.
     """
     worst, height = measured
-    far = int(0.8 * (len(worst) - 1))  # a few voxels in the middle prove nothing
+    far = int(SURE * (len(worst) - 1))
     told = len(worst) > 4 or (reach is not None and reach <= far)
     noise = float(worst[far]) if far < len(worst) and told else math.inf
     allowed = ROUNDING * float(np.finfo(np.float32).eps) * height

@@ -142,6 +142,17 @@ class OpenedSource:
             return None
         return np.ascontiguousarray(block, dtype=described.dtype)
 
+    def lend(self, level: int) -> np.ndarray | None:
+        """Return all voxels of a level, if they are an array in memory; else None.
+
+        They are their owner's: not to be written to, and to be copied if they are kept.
+        """
+        voxels, described = getattr(self.readers[level], "array", None), self.levels[level]
+        if type(voxels) is not np.ndarray:  # a memmap, which is one too, is read from a disk
+            return None
+        same = voxels.dtype.newbyteorder("=") == described.dtype
+        return voxels if same and voxels.shape == described.shape else None
+
 
 def fingerprint(levels: Sequence[Level], kind: Kind, *parts: str) -> str:
     """Return a digest of ``parts`` and of all that is known of ``levels``.
