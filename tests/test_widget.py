@@ -765,3 +765,32 @@ def test_live_view_shares_the_engine(dock: Any, qtbot: Any, data: np.ndarray) ->
     assert reads.engine is widget.session.engine
     there = viewer.layers[0].data_to_world((3, 20, 30))
     np.testing.assert_allclose(layer.data_to_world((3, 20, 30)), there)
+
+
+def test_a_box_leaves_the_planes_of_the_slider_where_they_are(
+    dock: Any, qtbot: Any, data: np.ndarray
+) -> None:
+    """A box ends between voxels; planes that are shown, and drawn on next, do not lie there."""
+    viewer, widget = dock(show=True)
+    source = viewer.add_image(data, contrast_limits=(0, 255), scale=(4, 1, 1), translate=(8, 0, 0))
+    ranges, point = viewer.dims.range, viewer.dims.point
+    widget.box.take(Box((0, 0, 0), SHAPE))
+    assert (viewer.dims.range, viewer.dims.point) == (ranges, point)
+    viewer.dims.ndisplay = 3  # the outline has all its faces
+    assert (viewer.dims.range, viewer.dims.point) == (ranges, point)
+    viewer.dims.ndisplay = 2
+    viewer.dims.order = (1, 0, 2)  # z and x are shown, one plane of y is drawn on
+    assert viewer.dims.range == ranges
+    viewer.dims.set_point(1, 20)
+    viewer.reset_view()
+    draw(viewer, widget, (3.0, 30.0), (8.0, 70.0))
+    box = widget.session.resolved.source_box
+    assert box is not None
+    assert np.abs(np.array(box.start) - (3, 0, 30)).max() <= 1  # along y the box was whole
+    assert np.abs(np.array(box.stop) - (9, 96, 71)).max() <= 1
+    assert viewer.dims.range == ranges
+    outline = viewer.layers[OUTLINE]
+    assert (outline.data[0][:, 0] % 1 == 0.5).all()  # it is drawn at the faces all the same
+    assert outline.data[0][:, 0].min() < 0 or box.start[0] > 0
+    np.testing.assert_array_equal(source.extent.world, [[8, 0, 0], [68, 95, 127]])
+    assert outline.as_layer_data_tuple()[2] == "shapes"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from napari_materialize._napari.placing import place
+from napari_materialize._napari.within import shapes_within
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,16 +185,14 @@ class Overlay:
 
     def _add_layer(self, name: str, frame: Frame, *, turned: bool) -> Any:
         """Add an empty Shapes layer in the source's space, turned as the source is or not."""
-        from napari.layers import Shapes
-
         viewer = self._viewer()
         if viewer is None:
             raise RuntimeError("the viewer is gone")
         active = viewer.layers.selection.active
         level = frame.level
         keywords = place(level, frame.affine if turned else None, level.axes)
-        layer = Shapes(
-            None, ndim=level.ndim, name=name, face_color="transparent", opacity=1, **keywords
+        layer = shapes_within(
+            level.shape, name=name, face_color="transparent", opacity=1, **keywords
         )
         layer.current_face_color = "transparent"
         viewer.add_layer(layer)
