@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import zarr
-from napari.layers import Labels
+from napari.components import ViewerModel
+from napari.layers import Image, Labels
 
 import napari_materialize as nm
 from napari_materialize._napari.edits import Edits
-from napari_materialize.errors import OptionError
+from napari_materialize.errors import OptionError, SourceError
 from napari_materialize.session import JobState, Session
 from napari_materialize.sources import open_source
 from windows import WAIT, click, live_of, settle
@@ -133,6 +134,18 @@ def test_strokes_are_told_once_the_hand_rests(qtbot: Any) -> None:
     parent.watch(None)
     layer.paint((1, 40, 40), 3)
     assert not parent.pending
+
+
+def test_anything_that_opens_is_shown_live(tmp_path: Path) -> None:
+    viewer, data = ViewerModel(), np.arange(64, dtype="u1").reshape(8, 8)
+    zarr.save_array(str(tmp_path / "em.zarr"), data)
+    for source in (data, str(tmp_path / "em.zarr"), Image(data)):
+        layer = nm.add_view(viewer, source)
+        assert not isinstance(layer, list)
+        np.testing.assert_array_equal(np.asarray(layer.data[0]), data)
+        viewer.layers.remove(layer)
+    with pytest.raises(SourceError, match="got NoneType"):
+        nm.add_view(viewer, None)
 
 
 def test_a_live_layer_and_a_job_show_what_was_painted(

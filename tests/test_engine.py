@@ -161,6 +161,8 @@ def test_what_is_not_there_is_refused():
             engine.claim(view, 0, (0, 99))
     with pytest.raises(OptionError, match="slots"):
         Engine(slots=0)
+    with pytest.raises(OptionError, match=r"whole, got 1\.5"):
+        Engine(slots=1.5)
 
 
 # ---------------------------------------------------------------------- caches

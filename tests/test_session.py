@@ -14,7 +14,7 @@ import zarr
 import napari_materialize as nm
 from napari_materialize import ops
 from napari_materialize.arrays import Axis
-from napari_materialize.errors import OptionError, TransitionError
+from napari_materialize.errors import OptionError, TargetError, TransitionError
 from napari_materialize.geometry import Box
 from napari_materialize.session import (
     Intent,
@@ -142,6 +142,42 @@ def test_what_stands_in_the_way_is_one_sentence(
     assert words in state.problems[place]
     assert state.blocked == state.problems[place]
     assert "\n" not in state.blocked
+
+
+@pytest.mark.parametrize(
+    "target", ["x" * 300, "nul\0x", "\ud800", f"{'x' * 300}/out.zarr", "out.zarr/" + "y" * 300]
+)
+def test_a_name_that_no_disk_can_have_is_one_sentence(
+    data: np.ndarray, tmp_path: Path, target: str
+) -> None:
+    state = resolve(Intent(data, target=str(tmp_path / target)))
+    assert state.blocked is not None
+    assert state.blocked.startswith("target")
+    assert "\n" not in state.blocked
+    if "/" not in target:
+        with pytest.raises(TargetError, match=r"^target"):
+            nm.materialize(data, str(tmp_path / target))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_target_has_to_be_a_whole_path(data: np.ndarray) -> None:
+    assert "must be a whole path" in resolve(Intent(data, target="out.zarr")).problems["target"]
+
+
+@pytest.mark.parametrize(
+    "name", ["x" * 400, "\N{GREEK SMALL LETTER ZETA}" * 300, "  ", "..", "a/b"]
+)
+def test_a_name_is_made_up_that_a_disk_can_have(
+    data: np.ndarray, tmp_path: Path, name: str
+) -> None:
+    for ops_ in ((), ("invert",) * 60):
+        target = resolve(Intent(data, name=name, folder=str(tmp_path), ops=ops_)).target
+        assert target is not None
+        Path(target).mkdir()
+        assert Path(target).parent == tmp_path
+        assert not Path(target).name.startswith((".", "-"))
+        again = resolve(Intent(data, name=name, folder=str(tmp_path), ops=ops_)).target
+        assert again not in (None, target)
 
 
 def test_a_target_that_holds_something_is_in_the_way(data: np.ndarray, tmp_path: Path) -> None:

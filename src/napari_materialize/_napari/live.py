@@ -22,19 +22,20 @@ from napari_materialize._napari.reads import LayerReads
 from napari_materialize._napari.repaint import LiveLayer
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.looking import Lease, first_limits
+from napari_materialize.recipe import open_view
+from napari_materialize.view import View
 
 if TYPE_CHECKING:
     from napari.components import ViewerModel
 
     from napari_materialize.engine import Engine
-    from napari_materialize.view import View
 
 __all__ = ["add_view", "placement"]
 
 
 def add_view(
     viewer: ViewerModel,
-    view: View,
+    view: Any,
     engine: Engine | None = None,
     *,
     channel_axis: int | None = None,
@@ -51,7 +52,7 @@ def add_view(
     viewer : napari.Viewer
         Where to add it.
     view : View
-        What to show. Its kind decides what it becomes: an image is an Image layer, labels and
+        What to show, or anything that `napari_materialize.open_view` takes. Its kind decides what it becomes: an image is an Image layer, labels and
         masks are a Labels layer. A mask says which voxels belong to something, and in napari
         that is what Labels are for: 0 is transparent over the image, there are no contrast
         limits to set, and plugins that measure take no other.
@@ -73,6 +74,8 @@ def add_view(
     ------
     OptionError
         If there is no such channel axis.
+    SourceError
+        If it is no view, and cannot be opened as one.
     EngineClosed
         If the engine is closed.
 
@@ -91,6 +94,8 @@ def add_view(
         raise EngineClosed("the engine is closed; make a new one, or leave it out")
     # widgets are handed a proxy that lives no longer than they do
     viewer = getattr(viewer, "__wrapped__", viewer)
+    if not isinstance(view, View):
+        view = open_view(view)
     if channel_axis is None:
         return _add(viewer, view, engine, None, layer_kwargs)
     axis, rows = _channels(view, channel_axis, layer_kwargs)

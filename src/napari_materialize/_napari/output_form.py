@@ -6,6 +6,7 @@ session's to say.
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,6 +113,7 @@ class OutputForm(QWidget):
         """Take folder and name; a name that was not changed stays one that is made up."""
         intent, resolved = self._session.intent, self._session.resolved
         folder, name = self.folder.text().strip(), self.name.text().strip()
+        folder = os.path.expanduser(folder)  # noqa: PTH111  (an unknown ~user stays, and is said)
         made_up = intent.target is None
         unchanged = resolved.target is not None and name == Path(resolved.target).name
         if not folder or not name or (made_up and unchanged):

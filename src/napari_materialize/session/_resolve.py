@@ -6,6 +6,7 @@ nothing and remembers nothing; of the disk it looks only at whether the target i
 
 from __future__ import annotations
 
+import os
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,9 @@ type Corners = tuple[tuple[float, ...], tuple[float, ...]]
 """The lowest and the highest corner of a box in the world, at its outer faces."""
 
 _SUFFIX = ".ome.zarr"
+
+_LONGEST = 160
+"""Bytes of a name that is made up: a disk takes 255, and a person has to read it."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -205,7 +209,12 @@ def _output_problems(view: View, options: Options, target: str | None) -> dict[s
     if target is None:
         return {"target": "target: choose a folder for the result"}
     parent = Path(target).parent
-    if not Path(target).is_absolute() or not parent.is_dir():
+    if not Path(target).is_absolute():
+        return {
+            "target": f"target {target!r}: must be a whole path, which begins at the top; choose "
+            "a folder"
+        }
+    if not os.path.isdir(parent):  # noqa: PTH112  (Path's own raises where a name is too long)
         return {
             "target": f"target {target}: must be a new folder in one that exists, and {parent} "
             "does not; choose another"
@@ -224,8 +233,9 @@ def _target(intent: Intent, chain: Chain) -> str | None:
     words = [intent.name or chain.base.name, *(_op_name(op) for op in intent.ops)]
     words[0] = re.sub(r"(\.ome)?\.(zarr|n5)$", "", words[0])
     stem = "-".join(filter(None, (re.sub(r"[^\w.]+", "-", word).strip("-.") for word in words)))
+    stem = stem.encode(errors="ignore")[:_LONGEST].decode(errors="ignore").rstrip("-.") or "result"
     path, number = Path(intent.folder, stem + _SUFFIX), 1
-    while path.exists():
+    while os.path.exists(path):  # noqa: PTH110  (Path's own raises where a name is too long)
         number += 1
         path = Path(intent.folder, f"{stem}-{number}{_SUFFIX}")
     return str(path)

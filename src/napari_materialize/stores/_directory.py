@@ -54,6 +54,19 @@ def _store_error(verb: str, place: str, error: OSError) -> StoreError:
     return failure
 
 
+def _in_the_way(path: Path) -> str | None:
+    """Return what keeps a path from being a folder, and what to do, or None."""
+    try:
+        os.fsencode(path)
+        there = path.exists()
+        if path.is_symlink() and not there:
+            return "found a link that leads nowhere; remove the link or name another folder"
+        return "found a file; name another folder" if there and not path.is_dir() else None
+    except (OSError, UnicodeError) as error:  # a name that is too long, a folder that is closed
+        reason = getattr(error, "strerror", None) or "a name that the disk cannot have"
+        return f"looking there failed ({reason}); choose another folder"
+
+
 def _is_left(name: str) -> bool:
     return name == LOCK or name.startswith(TEMPORARY)
 
@@ -98,16 +111,8 @@ class DirectoryStore:
             raise TargetError(f"target: a folder's path is needed, got {text!r}")
         self._path = Path(os.path.abspath(text))  # noqa: PTH100 (Path.resolve would follow links)
         self._root = None if root is None else Path(root).resolve()
-        if self._path.is_symlink() and not self._path.exists():
-            raise TargetError(
-                f"target {self._path}: must be a folder or nothing yet, found a link that leads "
-                "nowhere; remove the link or name another folder"
-            )
-        if self._path.exists() and not self._path.is_dir():
-            raise TargetError(
-                f"target {self._path}: must be a folder or nothing yet, found a file; name "
-                "another folder"
-            )
+        if (found := _in_the_way(self._path)) is not None:
+            raise TargetError(f"target {self._path}: must be a folder or nothing yet, {found}")
         self._check_inside(self._path)
         self._lock = threading.Lock()
         self._made: set[str] = set()
