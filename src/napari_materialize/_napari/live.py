@@ -52,10 +52,11 @@ def add_view(
     viewer : napari.Viewer
         Where to add it.
     view : View
-        What to show, or anything that `napari_materialize.open_view` takes. Its kind decides what it becomes: an image is an Image layer, labels and
-        masks are a Labels layer. A mask says which voxels belong to something, and in napari
-        that is what Labels are for: 0 is transparent over the image, there are no contrast
-        limits to set, and plugins that measure take no other.
+        What to show, or anything that `napari_materialize.open_view` takes. Its kind decides what
+        it becomes: an image is an Image layer, labels and masks are a Labels layer. A mask says
+        which voxels belong to something, and in napari that is what Labels are for: 0 is
+        transparent over the image, there are no contrast limits to set, and plugins that measure
+        take no other.
     engine : Engine, optional
         Who computes. If left out, one that all live layers of the process share, and that ends
         when the last of them is removed.
