@@ -10,6 +10,7 @@ import pytest
 
 from doubles import RecordingArray
 from napari_materialize import Engine, MemoryStore, ops, runner
+from napari_materialize.dispatch import Start
 from napari_materialize.workers import DaemonWorkers
 from readback import opened
 
@@ -119,3 +120,30 @@ def test_a_thread_that_cannot_go_on_leaves_the_line_to_another(monkeypatch, capl
     assert broken.is_set()
     assert done.written == CHUNKS
     assert "a mistake" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("share", "quick_writes", "servers"),
+    [
+        (0.0, True, None),  # it waits: for a server, a GPU
+        (0.3, True, 1),  # quick by the processor's time, slow by the clock's for want of the lock
+        (0.9, True, 4),
+        (0.3, False, 4),  # what comes after it keeps cores busy
+        (0.3, None, 1),  # nobody knows yet
+    ],
+)
+def test_how_many_threads_serve_the_line(share, quick_writes, servers):
+    view = RecordingArray(np.zeros((4, 4), "u1"), (4, 4)).view(
+        ops.Function(np.negative, name="negative", version="1")
+    )
+    stage, index = view.stages[-1], (0, 0)
+    workers = Threads(quick=1e-3, at_work=0)
+    with Engine(slots=2, workers=workers) as engine:
+        pace, served = engine._dispatch.pace, engine._runner
+        served._cores = 4
+        pace.measure(stage, 0, [index], 2e-3)
+        pace.note_share(stage, share)
+        served.write(lambda: None, quick=quick_writes)
+        start = Start(stage, (view.key(0, index),), (index,), background=True)
+        assert served._servers(start) == servers
+        assert served._servers(start._replace(background=False)) is None

@@ -75,6 +75,8 @@ class Outcome(NamedTuple):
     claim: ChunkClaim
     value: np.ndarray | None
     error: BaseException | None
+    background: bool = False
+    """Whether it is background work's, which is told last: what it does then may take a while."""
 
 
 class Dispatch:
@@ -277,7 +279,7 @@ class Dispatch:
         if job.along:
             return self._begin_along(key, job)
         background = self.queue.background(key)
-        members = [key, *self.queue.start_bound(key)]
+        members = [key, *self.queue.start_bound(key), *self.needs.read_in_a_row(key)]
         for member in members:
             self.cache.start(member)
         asked = box_around([member.chunk for member in members])
@@ -424,5 +426,5 @@ class Dispatch:
                 self._tickets[claim] = None
             else:
                 del self._tickets[claim]
-            outcomes.append(Outcome(claim, value, error))
+            outcomes.append(Outcome(claim, value, error, ticket.background))
         return outcomes

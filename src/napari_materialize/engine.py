@@ -278,7 +278,7 @@ class Engine:
         self,
         work: Callable[[], None],
         *,
-        quick: bool = False,
+        quick: bool | None = None,
         computes: bool = True,
         in_turn: bool = False,
     ) -> None:

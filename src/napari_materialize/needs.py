@@ -240,9 +240,9 @@ class Needs:
         job = self.jobs[key] = Need(stage)
         if not (self.reads_along and background) or stage.previous is None:
             return None
+        feeding, level = stage.feeds(key.level)
         if not self._reads_alone(stage, key.level):
             return None
-        feeding, level = stage.feeds(key.level)
         part = ChunkKey(feeding.identity, level, key.chunk)
         if not self._is_free(part):
             return None
@@ -275,15 +275,29 @@ class Needs:
         self._under_way.update(job.along)
         return [key, *others]
 
+    def read_in_a_row(self, key: ChunkKey) -> list[ChunkKey]:
+        """Begin to read, in the slot of a chunk that begins to be read, its neighbours in a row."""
+        stage = self.jobs[key].stage
+        if not self.reads_along or stage.previous is not None or not self._is_jobs(key):
+            return []
+        others = self._neighbours(key)
+        for other in others:
+            self._queue.join(request(stage, other))
+        return others
+
     def block(self, stage: Stage, level: int) -> Index:
         """Return how many chunks along each axis background work computes in one call."""
-        if self.reads_along and stage.previous is not None and self._reads_alone(stage, level):
+        if self.reads_along and self._reads_alone(stage, level):
             return (*(1,) * (stage.levels[level].ndim - 1), self._pace.run(stage, level))
         return self._pace.block(stage, level)
 
     def _reads_alone(self, stage: Stage, level: int) -> bool:
-        """Whether a chunk is computed from nothing but the source's chunk at the same place."""
+        """Whether a chunk is the source's, or is computed from nothing but that at its place."""
         return stage.feeds(level)[0].previous is None and stage.alike(level)
+
+    def _is_jobs(self, key: ChunkKey) -> bool:
+        """Whether background work alone wants a chunk, and not as an input."""
+        return self._queue.background(key) and self._cache.pool(key) is Pool.NONE
 
     def _neighbours(self, key: ChunkKey) -> list[ChunkKey]:
         """Return the chunks in a row with one that may be read and computed in the same go."""
@@ -299,12 +313,14 @@ class Needs:
         return found
 
     def _may_join(self, key: ChunkKey) -> bool:
-        """Whether a chunk waits to read by itself what it needs, and nobody else has that."""
+        """Whether a chunk waits to be read, or to read what it needs and nobody else has."""
         job = self.jobs.get(key)
-        if job is None or not job.along or key in self.alone:
+        if job is None or key in self.alone or self._queue.phase(key) is not Phase.RUNNABLE:
             return False
-        waits = self._queue.phase(key) is Phase.RUNNABLE and self._queue.background(key)
-        return waits and all(map(self._is_free, job.along))
+        if job.stage.previous is None:
+            return self._is_jobs(key)
+        free = bool(job.along) and all(map(self._is_free, job.along))
+        return free and self._queue.background(key)
 
     def share(self, stage: Stage, part: ChunkKey) -> bool:
         """Let somebody else have a chunk that is read along now; False if it is not.

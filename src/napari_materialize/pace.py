@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Pace"]
 
-RUN, RUN_BYTES, RUN_SECONDS = 8, 2**17, 4e-3
-"""Small chunks that are read and computed in one go: how many at most, what fits beside everything
-else into a core's own cache, and how long a client may have to wait for one of them."""
+RUN, RUN_BYTES, RUN_SECONDS = 8, 2**21, 1e-2
+"""Chunks that are read and computed in one go: how many at most, what they may hold that would not
+be held if each were written before the next is read, and how long a client may have to wait."""
 
 REMEMBERED = 256
 """Stages whose seconds per voxel are remembered, and places whose blocks are."""
@@ -56,21 +56,23 @@ class Pace:
     def run(self, stage: Stage, level: int) -> int:
         """Return how many chunks in a row background work reads and computes in one go.
 
-        For stages whose chunks need their own source chunk alone. More than one where chunks are so
-        small that what is done for each besides, handing it over above all, takes longer.
+        For stages that read, and those whose chunks need their own source chunk alone. More than
+        one where that is quick: handing over takes as long for each, whatever its size.
         """
-        feeding, number = stage.feeds(level)
-        made, given = stage.levels[level], feeding.levels[number]
-        first = [(0,) * made.ndim]
-        reading = self.expected(feeding, number, first)
-        computing = self.expected(stage, level, first)
-        if reading is None or computing is None:
+        made, first = stage.levels[level], [(0,) * stage.levels[level].ndim]
+        seconds, itemsize = self.expected(stage, level, first), made.dtype.itemsize
+        if stage.previous is not None:
+            feeding, number = stage.feeds(level)
+            reading = self.expected(feeding, number, first)
+            seconds = None if seconds is None or reading is None else seconds + reading
+            itemsize += feeding.levels[number].dtype.itemsize
+        if seconds is None:
             return 1
-        size = made.chunks
+        voxels = math.prod(made.chunks)
         most = min(
-            RUN_BYTES // (math.prod(size) * (made.dtype.itemsize + given.dtype.itemsize)),
-            RUN_SECONDS // max(reading + computing, 1e-9),
-            self.limits.memory // math.prod(size),
+            RUN_BYTES // (voxels * itemsize),
+            RUN_SECONDS // max(seconds, 1e-9),
+            self.limits.memory // voxels,
             math.prod(made.grid.counts) // max(1, self.limits.lanes),
             made.grid.counts[-1],
             RUN,
@@ -98,9 +100,9 @@ class Pace:
         self._shares[stage.identity] = (1 - NEWEST) * before + NEWEST * share
         _forget_oldest(self._shares)
 
-    def computes(self, stage: Stage, share: float) -> bool:
-        """Whether a stage is known to keep a core busy for more than a share of its time."""
-        return self._shares.get(stage.identity, 0.0) > share
+    def share(self, stage: Stage) -> float:
+        """Return the share of its time that a stage keeps a core busy; 0 if nobody knows yet."""
+        return self._shares.get(stage.identity, 0.0)
 
 
 def _forget_oldest[K, V](memory: dict[K, V]) -> None:

@@ -7,6 +7,7 @@ out: in which thread, several reads at a time, or one thing after the other with
 
 from __future__ import annotations
 
+import operator
 import threading
 import time
 from collections import deque
@@ -45,6 +46,9 @@ above that of one that waits for a server or a GPU, and below what is left of a 
 want too."""
 
 type _Given = dict[Index, np.ndarray | Rest] | BaseException
+
+
+_is_background = operator.attrgetter("background")
 
 
 class _Here(threading.local):
@@ -106,6 +110,8 @@ class Runner:
         self._line_lock = threading.Lock()
         self._serving = 0
         """How many threads do so now."""
+        self._quick_writes = True
+        """Whether what was written last was written in a moment, for all that is known."""
 
     @property
     def in_op(self) -> bool:
@@ -131,17 +137,19 @@ class Runner:
         self,
         work: Callable[[], None],
         *,
-        quick: bool = False,
+        quick: bool | None = None,
         computes: bool = True,
         in_turn: bool = False,
     ) -> None:
         """Run work that encodes and stores in the threads for it, which take no slots.
 
-        Where it is quick, or ``computes`` and all cores have work, a thread of background work
-        does it itself, unless it has to be begun ``in_turn``, after what was handed over before.
+        Where it is known to be quick, or ``computes`` and all cores have work, a thread of
+        background work does it itself, unless it has to be begun ``in_turn``, after what was handed
+        over before.
         """
-        quick = quick and self._workers.quick > 0
-        if self._here.background and not in_turn and (quick or (computes and self._saturated())):
+        self._quick_writes = quick is not False
+        here = quick and self._workers.quick > 0
+        if self._here.background and not in_turn and (here or (computes and self._saturated())):
             work()
         else:
             self._workers.submit(WRITE, work)
@@ -203,14 +211,18 @@ class Runner:
         """Return how many threads are of use for what is like a start; None if any number is.
 
         One is for quick work, since several would only take turns at Python's lock, and as many as
-        there are cores for what keeps a core busy.
+        there are cores for what keeps a core busy. Work is quick by the processor's time, since
+        waiting for that lock counts in the clock's, and if what is written then is quick as well.
         """
         if not start.background or not self._workers.quick:
             return None
         pace = self.dispatch.pace
-        seconds, computes = self._expected(start), pace.computes(start.stage, COMPUTES)
-        if seconds is not None and seconds < self._workers.quick * len(start.asked):
-            return 1
+        seconds, share = self._expected(start), pace.share(start.stage)
+        computes = share > COMPUTES
+        if seconds is not None and self._quick_writes:
+            worked = seconds * share if computes else seconds
+            if worked < self._workers.quick * len(start.asked):
+                return 1
         return self._cores if computes else None
 
     def _is_quick_read(self, start: Start) -> bool:
@@ -231,7 +243,9 @@ class Runner:
         return seconds
 
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
-        for claim, value, error in outcomes:
+        if len(outcomes) > 1:
+            outcomes = sorted(outcomes, key=_is_background)
+        for claim, value, error, _ in outcomes:
             claim._finish(value, error)
         given_up = self.dispatch.given_up
         while given_up:
@@ -389,7 +403,8 @@ class Runner:
         lane = end.start.stage.lane
         self._count(end.along)
         self.seconds[lane] += end.seconds
-        self.counts[lane] += end.results is not None
+        made = 0 if end.results is None else len(end.results) if lane == READ else 1
+        self.counts[lane] += made
         self.counts["failures"] += end.error is not None
         if end.results is not None:
             self.dispatch.pace.note_share(end.start.stage, end.share)

@@ -96,8 +96,8 @@ class Run:
         self._failing = 0
         """Those of them that failed."""
         self._feeders: set[int] = set()
-        self._pace = 1.0
-        """Seconds that a chunk takes to write, as measured; at first more than any does."""
+        self._pace: float | None = None
+        """Seconds that a chunk takes to write, as measured."""
         self._share = 1.0
         """The share of them that the thread is at work itself, and does not wait for the store."""
         found = plan.chunks - todo.chunks
@@ -287,7 +287,7 @@ class Run:
             in_turn = claim.failed and self._arrived - self._writing > 1
         self._service.run_writer(
             partial(self._deal, unit, claim, late=late),
-            quick=self._pace < QUICK_WRITE,
+            quick=None if self._pace is None else self._pace < QUICK_WRITE,
             computes=self._share > COMPUTES,
             in_turn=in_turn,
         )
@@ -303,7 +303,8 @@ class Run:
             if writes:
                 self._take(unit, claim)
                 took, worked = time.perf_counter() - began, time.thread_time() - worked
-                self._pace = min(took, self._pace + SLOWER * (took - self._pace))
+                pace = took if self._pace is None else self._pace
+                self._pace = min(took, pace + SLOWER * (took - pace))
                 self._share += SLOWER * (min(1.0, worked / max(took, 1e-9)) - self._share)
         except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
             self._fail(error)

@@ -56,7 +56,7 @@ class ChunkService(Protocol):
         self,
         work: Callable[[], None],
         *,
-        quick: bool = False,
+        quick: bool | None = None,
         computes: bool = True,
         in_turn: bool = False,
     ) -> None:
