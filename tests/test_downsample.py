@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import tensorstore
@@ -80,6 +82,42 @@ def test_bodies_and_what_is_no_body(dtype, values, factors):
     ids[:12] = np.where(random.random((12, 30, 34)) < 0.1, 5, 9)
     expected = with_tensorstore(ids, factors, "mode")
     np.testing.assert_array_equal(shrink(ids, factors, "mode"), expected, strict=True)
+
+
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+@pytest.mark.parametrize(("axes", "values"), [(1, 3), (2, 4), (3, 3)])
+def test_every_way_in_which_so_many_values_fall_on_the_voxels_covered(dtype, axes, values):
+    # all columns there are: each is a voxel of the result
+    covered = 2**axes
+    columns = np.array(list(itertools.product(range(values), repeat=covered)))
+    names = np.sort(np.array([-100, -7, 5, 90][:values]).astype(dtype))
+    cells = names[columns].reshape(-1, *(2,) * axes)
+    block = np.moveaxis(cells, 0, -2).reshape(*(2,) * (axes - 1), -1)
+    counts = (columns[:, :, np.newaxis] == np.arange(values)).sum(axis=1)
+    found = shrink(block, (2,) * axes, "mode").reshape(-1)
+    np.testing.assert_array_equal(found, names[counts.argmax(axis=1)], strict=True)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(">u2"), np.dtype(">i4")], ids=str)
+@pytest.mark.parametrize("factors", [(2, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 2), (1, 2, 1)])
+def test_noise_of_any_sign_and_an_odd_size(dtype, factors):
+    random = np.random.default_rng(5)
+    for values, shape in ((3, (9, 31, 25)), (6, (8, 30, 34)), (200, (7, 33, 35))):
+        ids = (random.integers(0, values, shape) - 3).astype(dtype)
+        if dtype.itemsize == 8:
+            ids += np.array(2**62, dtype)
+        expected = with_tensorstore(ids.astype(dtype.newbyteorder("=")), factors, "mode")
+        for block in (ids, np.asfortranarray(ids)):
+            np.testing.assert_array_equal(shrink(block, factors, "mode"), expected)
+
+
+def test_an_axis_of_one_voxel_may_have_any_stride_and_nothing_stays_nothing():
+    ids = np.random.default_rng(1).integers(2, 6, (1, 6, 8)).astype("u2")
+    turned = np.lib.stride_tricks.as_strided(ids, strides=(0, *ids.strides[1:]))
+    expected = with_tensorstore(ids, (1, 2, 2), "mode")
+    np.testing.assert_array_equal(shrink(turned, (1, 2, 2), "mode"), expected, strict=True)
+    for method in ("mean", "mode"):
+        assert shrink(np.empty((0, 5), "u2"), (2, 2), method).shape == (0, 3)
 
 
 def test_large_ids_survive():

@@ -175,12 +175,32 @@ def _mode(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
         ones = _sums(block.view(np.uint8) if block.dtype.kind == "b" else block, axes, _COUNTS)
         return (ones > (1 << len(axes)) // 2).astype(block.dtype)
     block = np.ascontiguousarray(block)
-    differ, first = _differ(block, axes)
+    last, kind = block.ndim - 1, block.dtype
+    # two neighbours of a row are compared and fetched as one number: strides are what costs
+    paired = axes[-1] == last and kind.kind in "iu" and kind.itemsize < 8 and kind.isnative
+    cells = block.view(f"u{2 * kind.itemsize}") if paired else block
+    across = [axis for axis in axes if not (paired and axis == last)]
+    differ, first = _differ(cells, across)
     result = first.copy()  # what most voxels of labels are: inside of something
+    if paired:
+        result, second = _apart(result, kind)
+        apart = result != second
+        differ = apart if differ is None else np.logical_or(apart, differ, out=apart)
+    assert differ is not None
     where = np.flatnonzero(differ)
     if where.size:
-        result.reshape(-1)[where] = _most_common(_covered(block, axes, differ.shape, where))
+        covered = _covered(cells, across, result.shape, where)
+        if paired:
+            covered = np.concatenate(_apart(covered, kind))
+        result.reshape(-1)[where] = _most_common(covered)
     return result
+
+
+def _apart(pairs: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
+    """Return the two halves of numbers that are two voxels each."""
+    half = f"u{dtype.itemsize}"
+    second = pairs >> (8 * dtype.itemsize)
+    return pairs.astype(half).view(dtype), second.astype(half).view(dtype)
 
 
 def _is_uniform(block: np.ndarray) -> bool:
@@ -194,23 +214,19 @@ def _is_binary(block: np.ndarray) -> bool:
     return bool(parts) and all(part.max() <= 1 and part.min() >= 0 for part in parts)
 
 
-def _differ(block: np.ndarray, axes: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
+def _differ(block: np.ndarray, axes: Sequence[int]) -> tuple[np.ndarray | None, np.ndarray]:
     """Return for each voxel of the result whether those it covers differ, and the first of them.
 
-    One axis after the other, the slowest first: what is compared along it lies in long runs, and
-    the last, whose neighbours lie in one run, has the least left to compare.
+    One axis after the other, the slowest first: what is compared along it lies in long runs.
     """
     differ, first = None, block
     for axis in axes:
         one, two = _halves(first, axis)
         found = one != two
-        if differ is not None and axis == block.ndim - 1 and differ.flags.c_contiguous:
-            found |= differ.view(np.uint16) != 0  # two truths at a time
-        elif differ is not None:
+        if differ is not None:
             for half in _halves(differ, axis):
                 found |= half
         differ, first = found, one
-    assert differ is not None
     return differ, first
 
 
@@ -237,57 +253,73 @@ def _covered(
         Flat indices into the result.
     """
     steps = [stride // block.itemsize for stride in block.strides]
-    places = np.unravel_index(where, shape)
-    at = sum(
-        place * (step * (2 if axis in axes else 1))
-        for axis, (place, step) in enumerate(zip(places, steps, strict=True))
-    )
+    *rows, length = shape
+    starts = np.zeros((), np.intp)
+    for axis, size in enumerate(rows):
+        step = steps[axis] * (2 if axis in axes else 1)
+        starts = starts[..., np.newaxis] + np.arange(size) * step
+    step = 2 if len(rows) in axes else 1
+    # what a row of the block is ahead of the same of the result, by the rows before it
+    ahead = starts.reshape(-1) - np.arange(starts.size) * (length * step)
+    at = ahead.take(where // length) + where * step
     offsets = [sum(each) for each in itertools.product(*((0, steps[axis]) for axis in axes))]
     # with any other mode `take` looks at all indices before it begins
-    return block.reshape(-1).take(at + np.array(offsets)[:, np.newaxis], mode="clip")
+    every = at + np.array(offsets)[:, np.newaxis]
+    found: np.ndarray = block.reshape(-1).take(every, mode="clip")
+    return found
+
+
+def _most_common(values: np.ndarray) -> np.ndarray:
+    """Return, column by column, the value that most rows have, the smallest of several.
+
+    Of eight in order the fourth is the one if it is there four times: another that is there as
+    often is larger. So it is of two values, and wherever one has the majority; likewise of four.
+    """
+    rows = len(values)
+    if rows not in (4, 8) or values.dtype.kind == "f":
+        return _most_common_of_many(values)
+    found = _middle(values)
+    counts = (values == found).view(_COUNTS).sum(axis=0, dtype=_COUNTS)
+    rest = np.flatnonzero(counts < rows // 2)
+    if rest.size:
+        found[rest] = _most_common_of_many(values.take(rest, axis=1))
+    return found
+
+
+def _middle(values: np.ndarray) -> np.ndarray:
+    """Return, column by column, the second of four rows in order, or the fourth of eight.
+
+    By a network that merges, each step of it all rows at once
+    (https://en.wikipedia.org/wiki/Bitonic_sorter).
+    """
+    half = len(values) // 2
+    low = np.minimum(values[:half], values[half:])
+    high = np.maximum(values[:half], values[half:])
+    if half == 2:
+        in_order = np.stack((low, high))
+    else:
+        in_order = np.empty((4, 2, values.shape[1]), values.dtype)
+        np.minimum(low[:2], low[2:], out=in_order[0])
+        np.maximum(high[:2], high[2:], out=in_order[3])
+        one, two = np.maximum(low[:2], low[2:]), np.minimum(high[:2], high[2:])
+        np.minimum(one, two, out=in_order[1])
+        np.maximum(one, two, out=in_order[2])
+    # of two in order the smaller half is the smaller of the first and the last, and so on
+    smaller = np.minimum(in_order[:, 0], in_order[::-1, 1])
+    found: np.ndarray = smaller.max(axis=0)
+    return found
 
 
 _FEW = 4096
 """Columns that are told apart by comparing all rows in one call: with so few it is the calls that
 take the time, each of which gives Python's lock away and waits for it."""
 
-_SAMPLE = 256
-"""Columns that tell whether two values are what most columns have."""
-
-
-def _most_common(values: np.ndarray) -> np.ndarray:
-    """Return, column by column, the value that most rows have, the smallest of several.
-
-    At a boundary of labels there are two, and two are told apart by their smallest and largest.
-    """
-    if values.shape[1] <= _FEW:
-        same = values[:, np.newaxis] == values
-        counts = same.view(_COUNTS).sum(axis=1, dtype=_COUNTS)
-        return _smallest(values, counts)
-    low, high, lows, more = _extremes(values[:, :_SAMPLE])
-    if np.count_nonzero(more) > _SAMPLE // 4:
-        return _most_common_of_many(values)
-    if values.shape[1] > _SAMPLE:
-        low, high, lows, more = _extremes(values)
-    found: np.ndarray = np.where(lows >= len(values) / 2, low, high)
-    rest = np.flatnonzero(more)
-    if rest.size:
-        found[rest] = _most_common_of_many(values.take(rest, axis=1))
-    return found
-
-
-def _extremes(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return the smallest and the largest of each column, how many are the smallest, and where
-    there are others.
-    """
-    low, high = values.min(axis=0), values.max(axis=0)
-    lows = (values == low).view(_COUNTS).sum(axis=0, dtype=_COUNTS)
-    highs = (values == high).view(_COUNTS).sum(axis=0, dtype=_COUNTS)
-    return low, high, lows, lows + highs < len(values)
-
 
 def _most_common_of_many(values: np.ndarray) -> np.ndarray:
     """Return the same by comparing every row with every other."""
+    if values.shape[1] <= _FEW:
+        same = values[:, np.newaxis] == values
+        return _smallest(values, same.view(_COUNTS).sum(axis=1, dtype=_COUNTS))
     counts = np.zeros(values.shape, np.uint8)
     for apart in range(1, len(values)):
         same = (values[apart:] == values[:-apart]).view(np.uint8)
