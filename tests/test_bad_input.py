@@ -117,7 +117,7 @@ OPTIONS = {
     "level not whole": (["--level", "0.5"], r"--level.*got '0\.5'"),
     "level twice": (["--level", "0", "--level", "0"], r"none twice"),
     "box level too high": (["--box", "0:1", "--box-level", "2"], r"levels 0 to 1, got 2"),
-    "box level alone": (["--box-level", "9"], r"levels 0 to 1, got 9"),
+    "box level alone": (["--box-level", "1"], r"there is no --box; give one"),
     "box level not a number": (["--box", "0:1", "--box-level", "x"], r"--box-level.*got 'x'"),
     # boxes
     "box empty": (["--box", "0,0,0:0,5,5"], r"at least one voxel"),

@@ -297,6 +297,14 @@ def test_real_napari_layers_without_a_window() -> None:
     assert open_source(labels).identity == source.identity
 
 
+def test_a_masked_array_is_not_read_without_its_mask() -> None:
+    voxels = np.ma.masked_array(np.arange(6).reshape(2, 3), mask=[[0, 0, 1], [0, 0, 0]])
+    with pytest.raises(SourceError, match=r"without a mask is expected.*array\.filled\(0\)"):
+        open_source(voxels)
+    np.testing.assert_array_equal(whole(open_source(voxels.filled(0)), 0), [[0, 1, 0], [3, 4, 5]])
+    open_source(np.ma.masked_array(np.zeros((2, 3))))  # nothing is masked
+
+
 def test_neither_dask_nor_zarr_nor_napari_is_imported_for_numpy() -> None:
     script = """
 import sys

@@ -545,7 +545,13 @@ def test_current_view_whole_level_and_typing(dock: Any, data: np.ndarray) -> Non
     assert (box.start[:2], box.stop[:2]) == ((3, 28), (4, 69))
     click(widget.box.whole)
     assert widget.session.intent.box is None
-    assert OUTLINE not in viewer.layers
+    outline = viewer.layers[OUTLINE]
+    assert (outline.nshapes, outline.visible) == (0, False)
+    click(widget.box.draw)
+    click(widget.box.view)
+    assert viewer.layers[OUTLINE] is outline
+    assert (outline.nshapes, outline.visible) == (1, True)
+    click(widget.box.whole)
     widget.box.typed.setText("5,5:4,4")
     widget.box.typed.editingFinished.emit()
     assert "swap them" in widget.box.problem.text()

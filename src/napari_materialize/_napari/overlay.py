@@ -2,6 +2,10 @@
 
 Owns two Shapes layers and when they change. It decides nothing: what is drawn goes out through a
 callback as corner points in the world, and which box is outlined comes in.
+
+A layer that is not needed for a while is emptied and hidden, and one that is exchanged goes after
+the new one has come: with software OpenGL napari 0.9 crashed when a Shapes layer was added
+after the last one had been removed.
 """
 
 from __future__ import annotations
@@ -77,11 +81,8 @@ class Overlay:
         if viewer is None:
             return
         layer = self._living(self._drawing)
-        if layer is not None and not _same_place(layer, frame):
-            viewer.layers.remove(layer)
-            layer = None
-        if layer is None:
-            layer = self._add_layer(DRAWING, frame, turned=False)
+        if layer is None or not _same_place(layer, frame):
+            layer = self._add_layer(DRAWING, frame, turned=False, instead=layer)
             layer.current_edge_color = _DRAWN_COLOUR
             layer.events.data.connect(self._on_data)
             self._drawing = weakref.ref(layer)
@@ -117,20 +118,23 @@ class Overlay:
         if viewer is None:
             return
         frame, corners = self._frame, self._corners
-        if layer is not None and (frame is None or corners is None or not _fits(layer, frame)):
-            viewer.layers.remove(layer)
-            layer = None
-        if frame is None or corners is None:
+        if frame is None:
+            if layer is not None:
+                viewer.layers.remove(layer)
             return
-        if layer is None:
-            layer = self._add_layer(OUTLINE, frame, turned=True)
+        if corners is None:
+            if layer is not None:
+                _empty(layer)
+                layer.visible = False
+            return
+        if layer is None or not _fits(layer, frame):
+            layer = self._add_layer(OUTLINE, frame, turned=True, instead=layer)
             layer.mouse_pan, layer.editable = True, False
             self._outline = weakref.ref(layer)
         shapes, kind, inside = self._shapes(viewer, frame, corners)
         colour = _INSIDE if inside else _OUTSIDE
-        if layer.nshapes:
-            layer.selected_data = set(range(layer.nshapes))
-            layer.remove_selected()
+        _empty(layer)
+        layer.visible = True
         if shapes:
             width = self._outline_width(viewer, frame)
             layer.add(
@@ -183,8 +187,11 @@ class Overlay:
             layer if viewer is not None and layer is not None and layer in viewer.layers else None
         )
 
-    def _add_layer(self, name: str, frame: Frame, *, turned: bool) -> Any:
-        """Add an empty Shapes layer in the source's space, turned as the source is or not."""
+    def _add_layer(self, name: str, frame: Frame, *, turned: bool, instead: Any = None) -> Any:
+        """Add an empty Shapes layer in the source's space, turned as the source is or not.
+
+        ``instead``: of this one, which is removed.
+        """
         viewer = self._viewer()
         if viewer is None:
             raise RuntimeError("the viewer is gone")
@@ -197,6 +204,9 @@ class Overlay:
         layer.current_face_color = "transparent"
         viewer.add_layer(layer)
         viewer.layers.selection.active = active
+        if instead is not None:
+            viewer.layers.remove(instead)
+            layer.name = name  # it had a number while there were two
         return layer
 
     def _outline_width(self, viewer: Viewer, frame: Frame) -> float:
@@ -209,6 +219,13 @@ class Overlay:
         viewer = self._viewer()
         zoom = 1.0 if viewer is None else viewer.scene.camera.zoom
         return float(pixels / zoom / min(frame.level.scale[-2:]))
+
+
+def _empty(layer: Any) -> None:
+    """Take all shapes from a layer."""
+    if layer.nshapes:
+        layer.selected_data = set(range(layer.nshapes))
+        layer.remove_selected()
 
 
 def _same_frame(one: Frame | None, other: Frame | None) -> bool:

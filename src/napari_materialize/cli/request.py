@@ -145,6 +145,11 @@ class Request:
 
         if self.box is not None and self.world_box is not None:
             raise BoxError("--box and --world-box: one of them says what to write, got both")
+        if self.world_box is None and self.box is None and self.box_level is not None:
+            raise BoxError(
+                f"--box-level {self.box_level}: says which level --box counts voxels of, and there "
+                "is no --box; give one, or --level for the level to write"
+            )
         if self.world_box is None:
             return None if self.box is None else parse_box(self.box)
         level = view.level(box_level)

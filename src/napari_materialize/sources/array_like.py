@@ -104,6 +104,11 @@ def open_arrays(
             f"{place}: levels are arrays with shape, dtype and slicing, finest first, got "
             f"{[type(array).__name__ for array in arrays]}; pass arrays"
         )
+    if any(np.ma.is_masked(array) for array in arrays):
+        raise SourceError(
+            f"{place}: an array without a mask is expected, got a masked one; say what lies under "
+            "the mask, as in array.filled(0)"
+        )
     folders = [folder for array in arrays if (folder := folder_of(array)) is not None]
     if len(arrays) == len(folders) == 1:
         return open_place(LocalPlace(folders[0]), overrides)
