@@ -215,7 +215,9 @@ def _together(plan: Plan, service: ChunkService) -> list[Unit]:
     """Return groups of neighbours from all over the largest level, as a job would ask for them."""
     level, cover = max(_covers(plan), key=lambda pair: pair[1].size)
     counts = service.block(plan.view, level.level)
-    sides = tuple(map(max, counts, _pairs(cover)))
+    sides = _pairs(cover)
+    if not plan.view.stages[-1].alike(level.level):  # else a chunk costs the same alone
+        sides = tuple(map(max, counts, sides))
     grid, groups = ChunkGrid(cover.shape, tuple(map(min, sides, cover.shape))), []
     most = max(1, min(TOGETHER, cover.size // SHARE) // math.prod(grid.chunks))
     for number in _numbers(grid.size, min(most, grid.size)):
