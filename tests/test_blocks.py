@@ -63,6 +63,21 @@ def test_the_shape_follows_from_halo_memory_and_time(halo, seconds, limit, expec
     assert stage.block(0, seconds, BlockLimits(limit)) == expected
 
 
+@pytest.mark.parametrize(
+    ("memory", "expected"),
+    [
+        (2**40, (64, 1, 1)),  # 13 planes for one, 76 for 64
+        (96 * 2**20, (4, 1, 1)),  # one alone is above that: a quarter more saves two thirds
+        (1, (4, 1, 1)),
+    ],
+)
+def test_planes_are_joined_although_one_alone_takes_more_than_the_limit(memory, expected):
+    op = ops.Function(lambda block: block, halo=6, dtype="uint8", name="f", version="1")
+    array = np.broadcast_to(np.zeros((), "u1"), (512, 1024, 1024))
+    stage = open_view(array, op, chunks=(1, 1024, 1024)).stages[-1]
+    assert stage.block(0, 1e-9, BlockLimits(memory=memory)) == expected
+
+
 def test_only_axes_with_a_halo_are_joined_and_no_more_chunks_than_there_are():
     op = ops.Function(lambda b: b, halo=(0, 9, 9), dtype="uint8", name="f", version="1")
     stage = open_view(np.zeros((8, 40, 400), "u1"), op, chunks=(1, 16, 16)).stages[-1]
