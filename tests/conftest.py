@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from napari_materialize import Engine
+    from napari_materialize.session import Session
 
 collect_ignore = ["outside"]
 """Scripts for an environment of their own, with readers and validators of other projects."""
@@ -102,3 +103,13 @@ def dock(make_napari_viewer: Any, qtbot: Any) -> Callable[..., tuple[Any, Any]]:
         return viewer, widget
 
     return open_both
+
+
+@pytest.fixture
+def session(engine: Engine) -> Iterator[Session]:
+    """A session over an engine of two slots."""
+    from napari_materialize.session import Session
+
+    session = Session(engine)
+    yield session
+    session.close()

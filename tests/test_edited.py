@@ -20,18 +20,9 @@ from napari_materialize.sources import open_source
 from windows import WAIT, click, live_of, settle
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 SHAPE = (4, 64, 64)
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    one = Session(nm.Engine(slots=2))
-    yield one
-    one.close()
-    one.engine.close()
 
 
 def written(session: Session, target: Path) -> np.ndarray:

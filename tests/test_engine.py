@@ -163,6 +163,8 @@ def test_what_is_not_there_is_refused():
         Engine(slots=0)
     with pytest.raises(OptionError, match=r"whole, got 1\.5"):
         Engine(slots=1.5)
+    with Engine(slots=np.int64(2), readers=np.int64(3)) as engine:
+        assert engine.slots == 2
 
 
 # ---------------------------------------------------------------------- caches

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,9 +26,6 @@ from napari_materialize.session import (
     follow,
     resolve,
 )
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 WAIT = 20.0
 """Seconds after which a test that waits has failed."""
@@ -72,14 +69,6 @@ class Gate:
 @pytest.fixture
 def data() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 255, (8, 96, 128), "u1")
-
-
-@pytest.fixture
-def session() -> Iterator[Session]:
-    one = Session(nm.Engine(slots=2))
-    yield one
-    one.close()
-    one.engine.close()
 
 
 def finish(session: Session) -> Job:

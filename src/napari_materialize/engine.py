@@ -10,6 +10,7 @@ import threading
 import time
 from contextlib import contextmanager
 from functools import partial
+from numbers import Integral
 from typing import TYPE_CHECKING, Any, Self
 
 from napari_materialize.blocks import BLOCK_BYTES, BlockLimits
@@ -96,7 +97,7 @@ class Engine:
         self.slots = cores + 1 if slots is None else slots
         readers = min(8, max(2, self.slots)) if readers is None else readers
         for name, value in (("slots", self.slots), ("readers", readers)):
-            if not isinstance(value, int) or value < 1:
+            if not isinstance(value, Integral) or value < 1:
                 raise OptionError(f"engine: {name} must be at least 1, and whole, got {value!r}")
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
         limits = BlockLimits(block_seconds, block_bytes, max(1, self.slots - 1))
