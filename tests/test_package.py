@@ -80,7 +80,8 @@ def test_a_job_on_the_command_line_runs_without_a_gui(tmp_path: Path) -> None:
     )
     loaded = loaded_by(code, tmp_path)
     assert (tmp_path / "again.zarr" / ".zattrs").is_file()
-    assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | {"onnxruntime"})
+    # zarr takes longer to import than all the rest, and has nothing to judge in a usual array
+    assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | {"onnxruntime", "zarr"})
 
 
 def documented_names() -> list[str]:

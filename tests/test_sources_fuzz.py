@@ -14,15 +14,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
 from malformed import AXES, GROUP, N5, V2, V3, image, image6, scaled, sharded
+from napari_materialize.arrays import default_axes
 from napari_materialize.errors import DamagedChunk, SourceError, StoreError
 from napari_materialize.geometry import Box
 from napari_materialize.objects import Found
+from napari_materialize.sources.folder import node_at
 from napari_materialize.sources.overrides import Overrides
+from napari_materialize.sources.plain import PlainReader
+from napari_materialize.sources.plain_document import said_in
 from napari_materialize.sources.stored import open_place
+from napari_materialize.sources.zarr_array import axes_of, describe, fill_of
 
 if TYPE_CHECKING:
     from napari_materialize.sources.opened import OpenedSource
@@ -147,10 +153,15 @@ def places_in(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-@st.composite
-def stores(draw: st.DrawFn) -> dict[str, bytes]:
+def stores() -> st.SearchStrategy[dict[str, bytes]]:
     """Return the files of a store, changed in one to four places."""
-    files = copy.deepcopy(draw(st.sampled_from(STORES)))
+    return changed(STORES).map(written)
+
+
+@st.composite
+def changed(draw: st.DrawFn, stores: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return one of some stores, changed in one to four places."""
+    files = copy.deepcopy(draw(st.sampled_from(stores)))
     documents = [name for name, content in files.items() if not isinstance(content, bytes)]
     for _ in range(draw(st.integers(1, 4))):
         name = draw(st.sampled_from(documents))
@@ -172,7 +183,7 @@ def stores(draw: st.DrawFn) -> dict[str, bytes]:
         elif isinstance(holder, dict):
             others = ["multiscales", "omero", "transform", "filters", "attributes", "series"]
             holder[draw(st.sampled_from(others))] = copy.deepcopy(draw(values))
-    return written(files)
+    return files
 
 
 def written(files: dict[str, Any]) -> dict[str, bytes]:
@@ -217,6 +228,59 @@ def keep_their_rules(source: OpenedSource) -> None:
 @given(stores())
 def test_metadata_changed_at_random(files: dict[str, bytes]) -> None:
     keeps_its_rules(files)
+
+
+BLOSC2 = {"id": "blosc", "cname": "zstd", "clevel": 3, "shuffle": 1, "blocksize": 0}
+BLOSC3 = {"typesize": 2, "cname": "lz4", "clevel": 3, "shuffle": "shuffle", "blocksize": 0}
+PLAIN: list[dict[str, Any]] = [
+    {".zarray": V2 | {"compressor": compressor, "dimension_separator": "/"}, ".zattrs": {}}
+    for compressor in (None, BLOSC2, *({"id": n, "level": 3} for n in ("gzip", "zlib", "zstd")))
+] + [
+    {"zarr.json": V3 | {"codecs": V3["codecs"] + more, "attributes": {}, "dimension_names": names}}
+    for more, names in (
+        ([], None),
+        ([{"name": "gzip", "configuration": {"level": 5}}], ["y", "x"]),
+        ([{"name": "zstd", "configuration": {"level": 0, "checksum": False}}], [None, "x"]),
+        ([{"name": "blosc", "configuration": BLOSC3}], None),
+    )
+]  # fmt: skip
+"""Arrays that are opened without zarr-python."""
+
+
+@given(st.sampled_from(PLAIN) | changed(PLAIN))
+def test_what_is_opened_without_zarr_is_what_zarr_opens(files: dict[str, Any]) -> None:
+    try:
+        node = node_at(Shelf(written(files)))
+        if node is None or node.type != "array":
+            return
+        level, reader = describe(node)
+    except SourceError:
+        return
+    if said_in(node) is None:
+        return
+    document = dict(node.document)
+    if node.zarr_format == 2:
+        document["attributes"] = dict(node.attributes)
+    array = zarr.Array.from_dict(zarr.storage.StorePath(zarr.storage.MemoryStore()), document)
+    assert (level.shape, level.chunks, level.dtype) == (
+        array.shape,
+        array.chunks,
+        array.dtype.newbyteorder("="),
+    )
+    assert level.axes == (axes_of(array) or default_axes(array.ndim))
+    np.testing.assert_array_equal(level.fill, fill_of(array))
+    assert isinstance(reader, PlainReader)
+    metadata: Any = array.metadata
+    index = (1,) * array.ndim
+    key = metadata.encode_chunk_key(index)
+    assert reader.key(index) == key
+
+
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_usual_arrays_are_opened_without_zarr(number: int) -> None:
+    node = node_at(Shelf(written(PLAIN[number])))
+    assert node is not None
+    assert said_in(node) is not None
 
 
 @given(st.sampled_from(STORES), st.data())

@@ -1,7 +1,7 @@
 """OME-Zarr's ``multiscales`` documents, 0.1 to 0.6: axes, levels and where each is in the world.
 
 Owns the reading of these documents and what is made of their gaps. It opens no file and no array
-(`folder`, `zarr_store`).
+(`folder`, `zarr_array`).
 
 Rules: https://ngff.openmicroscopy.org/0.4/#multiscale-md and https://ngff.openmicroscopy.org/0.5/.
 What older or careless writers leave out is filled in: axes are the last of t, c, z, y, x, and a

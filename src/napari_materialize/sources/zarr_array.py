@@ -1,9 +1,10 @@
 """One zarr array: what it says of itself, and how its voxels are read.
 
 Owns the way into zarr-python: nothing else opens an array, and `ZarrReader` alone reads voxels
-through it. What is plain enough to be read as files is `plain`'s.
+through it. What is plain enough to be read as files is `plain`'s, and where a document has nothing
+unusual it is not even asked.
 Where an array lies in the world is not its business (`multiscales`), nor which path led to it
-(`zarr_store`).
+(`stored`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import numpy as np
 from napari_materialize.arrays import Level, default_axes
 from napari_materialize.errors import SourceError
 from napari_materialize.sources.plain import PlainReader, plain_reader
+from napari_materialize.sources.plain_document import said_in
 from napari_materialize.sources.rules import (
     check_size,
     checked_chunks,
@@ -82,7 +84,15 @@ def describe(node: Node) -> tuple[Level, PlainReader | ZarrReader]:
     stored = _stored_chunks(node)
     # what a chunk's file becomes is held whole, also where a shard has many chunks
     checked_chunks(place, stored, shape, dtype)
-    store = _store(node, 2 * math.prod(stored) * dtype.itemsize + _BESIDES)
+    most = 2 * math.prod(stored) * dtype.itemsize + _BESIDES
+    said = said_in(node)
+    if said is not None:
+        axes = named_axes(said.names, len(shape)) or default_axes(len(shape))
+        level = Level(shape, dtype, stored, axes, fill=said.fill)
+        reader = plain_reader(node.document, node.zarr_format, node.folder, level, most)
+        if reader is not None:
+            return level, reader
+    store = _store(node, most)
     opened, fill = _open(node, store)
     chunks = checked_chunks(place, opened.chunks, shape, dtype)
     count = math.prod(-(-n // m) for n, m in zip(stored, chunks, strict=True))
@@ -94,7 +104,7 @@ def describe(node: Node) -> tuple[Level, PlainReader | ZarrReader]:
     store.most += 32 * (count - 1)  # the index
     axes = axes_of(opened) or default_axes(len(shape))
     level = Level(shape, dtype, chunks, axes, fill=fill)
-    plain = plain_reader(opened, node.folder, store.most, fill)
+    plain = plain_reader(node.document, node.zarr_format, node.folder, level, store.most)
     return level, plain or ZarrReader(_watched(opened))
 
 
