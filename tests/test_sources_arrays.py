@@ -238,6 +238,45 @@ def test_a_layer_gives_its_data_and_place() -> None:
     assert open_source(data, **source.record["options"]).levels == source.levels
 
 
+@pytest.mark.parametrize("kind", ["numpy", "dask", "zarr"])
+def test_colours_are_a_channel_axis_that_comes_first(kind: str) -> None:
+    data = np.random.default_rng(0).integers(0, 255, (40, 50, 3), "u1")
+    wrap = {
+        "numpy": lambda: data,
+        "dask": lambda: da.from_array(data, chunks=(16, 20, 3)),
+        "zarr": lambda: zarr.array(data, chunks=(16, 20, 1)),
+    }
+    layer = Image(wrap[kind](), (2, 3), (5, 6), rgb=True, units=("um", "um"), axis_labels=("", ""))
+    source = open_source(layer)
+    level = source.levels[0]
+    assert level.axes == (
+        Axis("c", "channel"),
+        Axis("y", unit="micrometer"),
+        Axis("x", unit="micrometer"),
+    )
+    assert (level.scale, level.translation) == ((1, 2, 3), (0, 5, 6))
+    assert level.chunks == {"numpy": (1, 40, 50), "dask": (3, 16, 20), "zarr": (1, 16, 20)}[kind]
+    np.testing.assert_array_equal(whole(source), np.moveaxis(data, -1, 0))
+    part = source.read(0, Box((1, 7, 9), (3, 30, 11)))
+    np.testing.assert_array_equal(part, np.moveaxis(data[7:30, 9:11, 1:3], -1, 0))
+
+
+def test_colours_over_named_axes_and_levels() -> None:
+    data = [np.zeros((2, 8, 8, 4), "f4"), np.zeros((2, 4, 4, 4), "f4")]
+    layer = Image(data, multiscale=True, rgb=True, axis_labels=("t", "y", "x"))
+    source = open_source(layer)
+    assert [axis.name for axis in source.levels[0].axes] == ["c", "t", "y", "x"]
+    assert [level.scale for level in source.levels] == [(1, 1, 1, 1), (1, 1, 2, 2)]
+    layer.axis_labels = ("c", "y", "x")
+    assert [axis.name for axis in open_source(layer).levels[0].axes] == ["c", "z", "y", "x"]
+
+
+def test_a_mirrored_layer_has_voxels_of_a_size() -> None:
+    layer = Image(np.zeros((3, 4, 5), "u1"), scale=(-4, 1, 1), translate=(7, 0, 0))
+    level = open_source(layer).levels[0]
+    assert (level.scale, level.translation) == ((4, 1, 1), (7, 0, 0))
+
+
 def test_a_labels_layer_is_labels_whatever_it_is_wrapped_in() -> None:
     class Proxy:
         def __init__(self, layer: Any) -> None:
@@ -267,7 +306,7 @@ def test_options_win_over_the_layer_and_a_pyramid_has_all_levels() -> None:
 @pytest.mark.parametrize(
     ("layer", "message"),
     [
-        (Image(np.zeros((3, 4, 3), "u1"), rgb=True), "RGB"),
+        (Image(np.zeros((2, 2, 2, 2, 2, 3), "u1"), scale=(1,) * 5, rgb=True), "RGB layer"),
         (Points(np.zeros((9, 3))), "Points layer"),
         (Image([[1, 2]]), "got list"),
         (Image(np.zeros((3, 4, 5), "c8")), "complex64"),

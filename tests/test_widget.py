@@ -219,6 +219,32 @@ def test_2d_source(dock: Any, qtbot: Any, tmp_path: Path) -> None:
     np.testing.assert_array_equal(np.asarray(layer.data), flat[box.slices])
 
 
+@pytest.mark.parametrize(
+    "place", [{}, {"rotate": 20.0}, {"scale": (-2, 1), "translate": (5, 7)}], ids=str
+)
+def test_a_coloured_source(dock: Any, qtbot: Any, tmp_path: Path, place: dict[str, Any]) -> None:
+    """Colours are an axis of the result and none of the canvas; a mirror is kept for the result."""
+    viewer, widget = dock(show=True)
+    colours = np.random.default_rng(0).integers(0, 255, (96, 128, 3), "u1")
+    layer = viewer.add_image(colours, rgb=True, name="stain", **place)
+    viewer.reset_view()
+    click(widget.box.draw)
+    ends = [tuple(layer.data_to_world(corner)) for corner in ((10, 20), (40, 70))]
+    drag(viewer, *ends)
+    widget.session.change(folder=str(tmp_path), extent="box", ops=("invert",))
+    box = widget.session.resolved.plan.box
+    drawn = Box((0, 10, 20), (3, 41, 71))
+    assert box == drawn or ("rotate" in place and box.shape[0] == 3 and not box.is_empty)
+    assert list(widget.box.sliders) == [0], "one for the colours"
+    result = run_and_open(viewer, widget, qtbot)
+    want = 255 - np.moveaxis(colours, -1, 0)[box.slices]
+    np.testing.assert_array_equal(np.asarray(result.data), want)
+    for corner in np.ndindex(2, 2):
+        there = np.array(corner) * 20
+        shown = result.data_to_world((1, *there))[1:]
+        np.testing.assert_allclose(shown, layer.data_to_world(there + box.start[1:]), atol=1e-9)
+
+
 def test_labels_stay_labels(dock: Any, qtbot: Any, data: np.ndarray, tmp_path: Path) -> None:
     viewer, widget = dock()
     viewer.add_labels(data.astype("i4"))
@@ -601,6 +627,9 @@ def test_folder_name_and_options(dock: Any, data: np.ndarray, tmp_path: Path) ->
     out.name.setText("")
     out.name.editingFinished.emit()
     assert widget.session.intent.target is None
+    out.format.setCurrentIndex(2)
+    out.format.activated.emit(2)
+    assert out.name.text() == "em-invert-invert.n5"
     out.format.setCurrentIndex(1)
     out.format.activated.emit(1)
     out.compression.setCurrentIndex(1)
@@ -621,6 +650,18 @@ def test_every_format_opens_in_place(
         widget.session.change(format=fmt, compression=compression)
         layer = run_and_open(viewer, widget, qtbot)
         np.testing.assert_array_equal(np.asarray(layer.data), data)
+
+
+def test_n5_opens_in_place(dock: Any, qtbot: Any, data: np.ndarray, tmp_path: Path) -> None:
+    viewer, widget = dock()
+    source = viewer.add_image(data, contrast_limits=(0, 255), scale=(4, 1, 1), translate=(1, 2, 3))
+    box = nm.Box((2, 40, 40), (7, 90, 120))
+    widget.session.change(folder=str(tmp_path), format="n5", box=box, extent="box")
+    layer = run_and_open(viewer, widget, qtbot)
+    np.testing.assert_array_equal(np.asarray(layer.data), data[box.slices])
+    np.testing.assert_array_equal(np.asarray(layer.data[3, ::2, -1]), data[box.slices][3, ::2, -1])
+    np.testing.assert_allclose(layer.data_to_world((0, 0, 0)), source.data_to_world(box.start))
+    assert (layer.name, (tmp_path / "data.n5").is_dir()) == ("data [1]", True)
 
 
 def test_it_fits_a_narrow_dock(dock: Any, data: np.ndarray, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 __all__ = ["OutputForm"]
 
-FORMATS = (("OME-Zarr 0.4 (zarr v2)", "zarr2"), ("OME-Zarr 0.5 (zarr v3)", "zarr3"))
+FORMATS = (("OME-Zarr 0.4 (zarr v2)", "zarr2"), ("OME-Zarr 0.5 (zarr v3)", "zarr3"), ("N5", "n5"))
 EXTENTS = (("Whole level", "level"), ("Only the box", "box"))
 COMPRESSIONS = (("gzip", (6, 0, 9)), ("zstd", (3, 1, 22)), ("blosc", (3, 0, 9)), ("none", None))
 """Names, and the level that is usual, the lowest and the highest."""
@@ -53,7 +53,7 @@ class OutputForm(QWidget):
         self.name.editingFinished.connect(self._on_place)
         form.addRow("Name", self.name)
         self.format = narrow_combo(FORMATS)
-        self.format.setToolTip("Which OME-Zarr is written")
+        self.format.setToolTip("Which format is written: OME-Zarr of zarr v2 or v3, or N5")
         self.format.activated.connect(
             lambda _row: self._session.change(format=self.format.currentData())
         )

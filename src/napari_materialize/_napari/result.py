@@ -1,7 +1,8 @@
 """A finished job as a layer, exactly where the box was.
 
-Owns the reading of the stored box and the layer's place, colours and name. The store is read
-through zarr, as any other reader would; only what napari shows of the box is read.
+Owns the reading of the stored box and the layer's place, colours and name. A zarr store is read
+through zarr, as any other reader would, N5 as a source is; only what napari shows of the box is
+read.
 
 A mask becomes a Labels layer: a segmentation is what people look at over its image, coloured and
 see-through, and measure with tools that ask for labels. A mask of several channels keeps its
@@ -16,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from napari_materialize._napari.placing import mask_colours, place
-from napari_materialize.errors import StoreError
+from napari_materialize.errors import SourceError, StoreError
+from napari_materialize.geometry import Box
 from napari_materialize.plan import plan_levels
 
 if TYPE_CHECKING:
@@ -24,9 +26,9 @@ if TYPE_CHECKING:
 
     from napari.layers import Layer
 
-    from napari_materialize.geometry import Box
-    from napari_materialize.plan import LevelPlan
+    from napari_materialize.plan import LevelPlan, Options
     from napari_materialize.session import Resolved
+    from napari_materialize.sources import OpenedSource
     from napari_materialize.view import View
 
 __all__ = ["StoredBox", "result_layer"]
@@ -56,14 +58,15 @@ class StoredBox:
 
     @classmethod
     def of(cls, array: Any, box: Box) -> StoredBox:
-        """Return a box of a zarr array."""
-        from zarr_indexing import LazyArray
+        """Return a box of a zarr array, or of anything that reads slices without steps."""
+        from zarr_indexing import LazyArray, unit_step_reader
 
         dtype = np.dtype("u1") if array.dtype.kind == "b" else array.dtype.newbyteorder("=")
         aligned = all(
             start % size == 0 for start, size in zip(box.start, array.chunks, strict=True)
         )
-        return cls(LazyArray(array)[box.slices], dtype, array.chunks if aligned else None)
+        lazy = LazyArray(array).with_reader(unit_step_reader)
+        return cls(lazy[box.slices], dtype, array.chunks if aligned else None)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -123,7 +126,7 @@ def result_layer(resolved: Resolved, *, source_limits: tuple[float, float] | Non
     if view is None or options is None or target is None:
         raise StoreError("result: there is none to open; run a job first")
     plans = plan_levels(view, options)
-    levels = _levels(view, target, plans)
+    levels = _levels(view, target, options, plans)
     data: Any = levels if len(levels) > 1 else levels[0]
     written = plans[0].array
     shown = written.crop(plans[0].box) if plans[0].array_is_level else written
@@ -141,10 +144,12 @@ def result_layer(resolved: Resolved, *, source_limits: tuple[float, float] | Non
 
 def _name(target: str) -> str:
     name = Path(target).name
-    return name.removesuffix(".zarr").removesuffix(".ome")
+    return name.removesuffix(".n5").removesuffix(".zarr").removesuffix(".ome")
 
 
-def _levels(view: View, target: str, plans: Sequence[LevelPlan]) -> list[StoredBox]:
+def _levels(
+    view: View, target: str, options: Options, plans: Sequence[LevelPlan]
+) -> list[StoredBox]:
     """Return the finest level's box on every level: napari lets levels cover one place.
 
     Coarser chunks reach further, so what was written of a coarser level holds that box. A level
@@ -154,21 +159,54 @@ def _levels(view: View, target: str, plans: Sequence[LevelPlan]) -> list[StoredB
     found: list[StoredBox] = []
     for plan in plans:
         box = view.levels[plan.level].box_from(finest.box, view.levels[finest.level])
-        stored = _stored(target, plan, box)
+        stored = _stored(target, options.format, plan, box)
         if not found or stored.size < found[-1].size:
             found.append(stored)
     return found
 
 
-def _stored(target: str, plan: LevelPlan, box: Box) -> StoredBox:
+def _stored(target: str, written_as: str, plan: LevelPlan, box: Box) -> StoredBox:
+    array = _n5(target, plan) if written_as == "n5" else _zarr(target, plan)
+    return StoredBox.of(array, box.intersect(plan.box).relative_to(plan.offset))
+
+
+def _zarr(target: str, plan: LevelPlan) -> Any:
     import zarr
 
     path = Path(target, str(plan.position))
     try:
-        array = zarr.open_array(path, mode="r")
+        return zarr.open_array(path, mode="r")
     except (OSError, ValueError) as error:
         raise StoreError(f"result {path}: cannot be read as a zarr array: {error}") from error
-    return StoredBox.of(array, box.intersect(plan.box).relative_to(plan.offset))
+
+
+def _n5(target: str, plan: LevelPlan) -> _SourceLevel:
+    from napari_materialize.sources import open_source
+
+    try:
+        source = open_source(target)
+    except SourceError as error:
+        raise StoreError(f"result {target}: cannot be read: {error}") from error
+    if plan.position >= len(source.levels):
+        raise StoreError(
+            f"result {target}: level {plan.position} was written, and it has levels 0 to "
+            f"{len(source.levels) - 1}; run the job again"
+        )
+    return _SourceLevel(source, plan.position)
+
+
+class _SourceLevel:
+    """A level of an opened source, for zarr-indexing to read in slices without steps."""
+
+    def __init__(self, source: OpenedSource, number: int) -> None:
+        self._source, self._number = source, number
+        level = source.levels[number]
+        self.shape, self.dtype, self.chunks = level.shape, level.dtype, level.chunks
+
+    def __getitem__(self, key: Any) -> np.ndarray:
+        spans = [each.indices(n)[:2] for each, n in zip(key, self.shape, strict=True)]
+        box = Box(tuple(low for low, _ in spans), tuple(high for _, high in spans))
+        return self._source.read(self._number, box)
 
 
 def _limits(

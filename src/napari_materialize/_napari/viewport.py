@@ -30,24 +30,30 @@ type Affine = tuple[tuple[float, ...], ...]
 
 
 def affine_of(layer: Any) -> Affine | None:
-    """Return what a layer does to the world beyond its scale and translation.
+    """Return what a layer does to the world beyond the size of its voxels and its translation.
 
-    Rotation, shear and the affine of a napari layer, as one matrix that is applied to
-    ``translate + scale * voxel``.
+    Rotation, shear and the affine of a napari layer, and what a negative scale mirrors, as one
+    matrix that is applied to ``translate + |scale| * voxel``.
 
     Returns
     -------
     Affine or None
+        Over the axes of the source that the layer is: an RGB layer's begin with its colours.
         None where there is nothing beyond.
     """
     ndim = layer.ndim
     origin = np.asarray(layer.data_to_world((0.0,) * ndim), dtype=float)
     columns = [np.asarray(layer.data_to_world(row), dtype=float) - origin for row in np.eye(ndim)]
     whole = _homogeneous(np.stack(columns, axis=1), origin)
-    placed = _homogeneous(np.diag(np.asarray(layer.scale, dtype=float)), layer.translate)
+    size = np.abs(np.asarray(layer.scale, dtype=float))
+    placed = _homogeneous(np.diag(size), layer.translate)
     matrix = whole @ np.linalg.inv(placed)
     if np.allclose(matrix, np.eye(ndim + 1), rtol=0, atol=1e-9 * max(1.0, np.abs(whole).max())):
         return None
+    if getattr(layer, "rgb", False):
+        over_colours = np.eye(ndim + 2)
+        over_colours[1:, 1:] = matrix
+        matrix = over_colours
     return tuple(map(tuple, matrix.tolist()))
 
 

@@ -8,6 +8,7 @@ weakly. Everything runs on the main thread; a job's signals are brought there by
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from qtpy.QtCore import QEvent, QSize, Qt
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from napari_materialize.session import Job, Resolved
+    from napari_materialize.session import Corners, Job, Resolved
 
 __all__ = ["MaterializeWidget"]
 
@@ -163,7 +164,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         overlay, frame = self._overlays(), _frame(state)
         if overlay is not None:
             drawn = state.intent.box is not None
-            overlay.show(frame, state.source_corners if drawn else None)
+            overlay.show(frame, _shown_corners(frame, state) if drawn else None)
 
     def _on_dims(self) -> None:
         state = self.session.resolved
@@ -174,7 +175,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         viewer, level = self._viewer(), state.source_level
         if viewer is None or level is None:
             return []
-        lead = max(viewer.dims.ndim, level.ndim) - level.ndim
+        lead = viewer.dims.ndim - level.ndim
         shown = {axis - lead for axis in viewer.dims.displayed}
         return [axis for axis in range(level.ndim) if axis not in shown]
 
@@ -229,9 +230,10 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         if asked is None or state.intent.box is None:
             return here
         start, stop = list(here.start), list(here.stop)
-        for axis, place in enumerate(here.start):
-            if asked.start[axis] <= place < asked.stop[axis]:
-                start[axis], stop[axis] = asked.start[axis], asked.stop[axis]
+        spans = list(zip(asked.start, asked.stop, strict=True))[-here.ndim :]
+        for axis, (place, (low, high)) in enumerate(zip(here.start, spans, strict=True)):
+            if low <= place < high:
+                start[axis], stop[axis] = low, high
         return Box(tuple(start), tuple(stop))
 
     # ------------------------------------------------------------------ the job
@@ -305,5 +307,28 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
 
 
 def _frame(state: Resolved) -> Frame | None:
-    level = state.source_level
-    return None if level is None else Frame(level, state.intent.affine)
+    """Return how the source lies in the viewer, along the axes that a viewer has of it.
+
+    The colours of an RGB layer are an axis of the source and none of the viewer's.
+    """
+    level, affine = state.source_level, state.intent.affine
+    if level is None or not getattr(state.intent.source, "rgb", False):
+        return None if level is None else Frame(level, affine)
+    shown = replace(
+        level,
+        shape=level.shape[1:],
+        chunks=level.chunks[1:],
+        axes=level.axes[1:],
+        scale=level.scale[1:],
+        translation=level.translation[1:],
+    )
+    return Frame(shown, None if affine is None else tuple(row[1:] for row in affine[1:]))
+
+
+def _shown_corners(frame: Frame | None, state: Resolved) -> Corners | None:
+    """Return the box that is written along the axes of the frame, which are the source's last."""
+    corners = state.source_corners
+    if frame is None or corners is None:
+        return None
+    low, high = corners
+    return low[-frame.level.ndim :], high[-frame.level.ndim :]

@@ -71,7 +71,7 @@ class Intent:
     """Arrays of the whole level, or of exactly the box."""
 
     format: str = "zarr2"
-    """``zarr2`` or ``zarr3``."""
+    """``zarr2``, ``zarr3`` or ``n5``."""
 
     compression: str | None = "gzip:6"
     """As `napari_materialize.plan.Options` takes it."""

@@ -32,6 +32,9 @@ FIELDS = ("source", "ops", "level", "box", "output", "target")
 type Corners = tuple[tuple[float, ...], tuple[float, ...]]
 """The lowest and the highest corner of a box in the world, at its outer faces."""
 
+_SUFFIXES = {"n5": ".n5"}
+"""What a made up name ends with, where that is not `_SUFFIX`."""
+
 _SUFFIX = ".ome.zarr"
 
 _LONGEST = 160
@@ -234,10 +237,11 @@ def _target(intent: Intent, chain: Chain) -> str | None:
     words[0] = re.sub(r"(\.ome)?\.(zarr|n5)$", "", words[0])
     stem = "-".join(filter(None, (re.sub(r"[^\w.]+", "-", word).strip("-.") for word in words)))
     stem = stem.encode(errors="ignore")[:_LONGEST].decode(errors="ignore").rstrip("-.") or "result"
-    path, number = Path(intent.folder, stem + _SUFFIX), 1
+    suffix = _SUFFIXES.get(intent.format, _SUFFIX)
+    path, number = Path(intent.folder, stem + suffix), 1
     while os.path.exists(path):  # noqa: PTH110  (Path's own raises where a name is too long)
         number += 1
-        path = Path(intent.folder, f"{stem}-{number}{_SUFFIX}")
+        path = Path(intent.folder, f"{stem}-{number}{suffix}")
     return str(path)
 
 

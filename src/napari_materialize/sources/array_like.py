@@ -41,7 +41,14 @@ if TYPE_CHECKING:
     from napari_materialize.sources.opened import BlockReader
     from napari_materialize.sources.overrides import Overrides
 
-__all__ = ["ArrayReader", "DaskReader", "default_chunks", "is_array_like", "open_arrays"]
+__all__ = [
+    "ArrayReader",
+    "DaskReader",
+    "channel_first",
+    "default_chunks",
+    "is_array_like",
+    "open_arrays",
+]
 
 _HASHED = 256 * 2**20
 """Bytes up to which the content of numpy arrays is hashed for their identity."""
@@ -78,6 +85,36 @@ class DaskReader:
     def __call__(self, box: Box) -> np.ndarray:
         """Compute the voxels of ``box``."""
         return np.asarray(self.array[box.slices].compute(scheduler="synchronous"))
+
+
+class _ChannelFirst:
+    """An array whose last axis is put first, one block at a time."""
+
+    def __init__(self, array: Any) -> None:
+        self._array = array
+        *rest, channels = array.shape
+        self.shape, self.dtype = (channels, *rest), array.dtype
+        chunks = getattr(array, "chunks", None)
+        listed = isinstance(chunks, tuple | list) and len(chunks) == len(self.shape)
+        self.chunks = (chunks[-1], *chunks[:-1]) if listed and chunks is not None else None
+
+    def __getitem__(self, slices: tuple[slice, ...]) -> np.ndarray:
+        first, *rest = slices
+        return np.moveaxis(np.asarray(self._array[(*rest, first)]), -1, 0)
+
+
+def channel_first(array: Any) -> Any:
+    """Return an array with its last axis first; nothing is read.
+
+    Examples
+    --------
+    >>> channel_first(np.zeros((4, 5, 3))).shape
+    (3, 4, 5)
+    """
+    if isinstance(array, np.ndarray):
+        return np.moveaxis(array, -1, 0)
+    last = len(array.shape) - 1
+    return array.transpose(last, *range(last)) if _dask(array) else _ChannelFirst(array)
 
 
 def open_arrays(
