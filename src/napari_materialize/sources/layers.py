@@ -90,7 +90,8 @@ def _as_shown(
     units = getattr(layer, "units", None)
     if units is not None and not isinstance(units, str):
         units = [normalize_unit(str(unit)) for unit in units]
-    scale, translation = np.abs(np.asarray(layer.scale, dtype=float)), layer.translate
+    scale = tuple(np.abs(np.asarray(layer.scale, dtype=float)))
+    translation = layer.translate
     if colours:
         usable = axes is not None and all(axis.type != "channel" for axis in axes)
         axes = (_COLOURS, *(axes if axes is not None and usable else _unnamed(shown, name)))
