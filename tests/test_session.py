@@ -405,3 +405,20 @@ def test_close_in_mid_job_ends_it_and_tells_nobody(data: np.ndarray, tmp_path: P
 def test_a_job_that_does_not_run_cannot_end(state: JobState) -> None:
     with pytest.raises(TransitionError, match="cannot become"):
         Job(state).become(JobState.ABORTED)
+
+
+def test_a_source_by_name_is_what_has_that_name_now(data: np.ndarray, tmp_path: Path) -> None:
+    with nm.Engine(slots=2) as engine:
+        session = Session(engine)
+        session.change(source="view:mine", folder=str(tmp_path))
+        assert "registered are none" in str(session.blocked)
+        for op in ("invert", "threshold:low=7"):
+            engine.views["mine"] = nm.open_view(data, op)
+            session.reopen()
+            assert session.resolved.view is not None
+            assert session.resolved.view.identity == engine.views["mine"].identity
+            session.change(source="view:mine", ops=("cast:dtype=float32",))
+            assert session.blocked is None
+            assert [one.name for one in session.resolved.view.ops][1:] == ["cast"]
+            session.change(ops=())
+        session.close()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import oracle
 from doubles import Stack
-from napari_materialize import open_view, ops
-from napari_materialize.errors import ChunkError, LevelError, OpError, OptionError
+from napari_materialize import Engine, materialize, open_view, ops
+from napari_materialize.errors import ChunkError, LevelError, OpError, OptionError, SourceError
 from napari_materialize.geometry import Box
 from napari_materialize.stages import SourceStage
 
@@ -177,3 +177,34 @@ def test_a_box_on_its_own_level_is_itself_however_far_away():
     for start in range(99):
         box = Box((start, 0), (start + 1, 4))
         assert view.levels[0].box_from(box, view.levels[0]) == box
+
+
+def test_a_view_by_name_goes_on_from_the_one_that_is_registered():
+    array = np.random.default_rng(0).integers(0, 255, (17, 23)).astype("u1")
+    counted = []
+
+    def smooth(block):
+        counted.append(block.shape)
+        return block // 2
+
+    first = open_view(array, ops.Function(smooth, dtype="u1"), chunks=(8, 8))
+    with Engine(slots=2) as engine:
+        engine.views["half"] = first
+        second = open_view("view:half", "threshold:low=60", views=engine.views)
+        assert second.stages[: len(first.stages)] == first.stages, "kept by its own identity"
+        np.testing.assert_array_equal(engine.array(first), array // 2)
+        before = len(counted)
+        assert before == 9
+        np.testing.assert_array_equal(engine.array(second), array // 2 >= 60)
+        assert len(counted) == before, "what was computed of the first serves the second"
+        assert open_view("view:half", views=engine.views).identity == first.identity
+
+
+def test_a_name_that_no_view_has_is_one_sentence(tmp_path, monkeypatch):
+    with pytest.raises(SourceError, match="here is no engine"):
+        open_view("view:half")
+    with pytest.raises(SourceError, match=r"registered are 'third'; do so with engine.views"):
+        open_view("view:half", views={"third": open_view(np.zeros((4, 4)))})
+    monkeypatch.chdir(tmp_path)
+    materialize(np.ones((4, 4), "u1"), tmp_path / "view:half")
+    assert open_view("./view:half").levels[0].shape == (4, 4)

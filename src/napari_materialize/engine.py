@@ -111,6 +111,8 @@ class Engine:
             WRITE: max(2, cores),
         }
         workers = workers or DaemonWorkers(lanes, {BACKGROUND: nice, WRITE: nice})
+        self.views: dict[str, View] = {}
+        """Views by name, for text such as ``view:smooth`` that names one of them as a source."""
         self._runner = Runner(new_dispatch, workers, cores)
         self._lock = self._runner.lock
         self._arriving = 0

@@ -151,14 +151,15 @@ def open_view(
     axes: str | Sequence[str | Axis] | None = None,
     kind: Kind | None = None,
     name: str | None = None,
+    views: Mapping[str, View] | None = None,
 ) -> View:
     """Open a view: a source through a chain of ops, not computed yet.
 
     Parameters
     ----------
     source : path, URL, array, list of arrays, napari layer, or View
-        What to read. A view goes on where it ends. A list of arrays is a multiscale image, finest
-        first.
+        What to read. A view goes on where it ends, and so does text such as ``"view:smooth"``, of
+        one of ``views``. A list of arrays is a multiscale image, finest first.
     ops : op or sequence of ops
         In order. Each an op, text such as ``"gaussian:sigma=1.5"``, or ``(name, parameters)``.
     boundary : {"edge", "zeros"}, optional
@@ -167,6 +168,8 @@ def open_view(
     chunks, scale, translation, units, axes, kind, name
         What the source does not say, or says wrongly; scale and translation are the finest
         level's, in world units, C order.
+    views : mapping of str to View, optional
+        Views by name, an engine's ``engine.views``.
 
     Returns
     -------
@@ -188,7 +191,7 @@ def open_view(
     ((64, 64), 'mask')
     """
     chain = [_op(op) for op in _listed(ops)]
-    source = _computed(source)
+    source = _computed(_by_name(source, views))
     if isinstance(source, View):
         described = (chunks, scale, translation, units, axes, kind, name)
         if any(value is not None for value in described):
@@ -213,6 +216,28 @@ def open_view(
         name=name,
     )
     return View.of(opened, chain, boundary="edge" if boundary is None else boundary)
+
+
+_BY_NAME = "view:"
+
+
+def _by_name(source: Any, views: Mapping[str, View] | None) -> Any:
+    """Return the view that text such as ``view:smooth`` names, else the source as it is."""
+    if not isinstance(source, str) or not source.startswith(_BY_NAME):
+        return source
+    if views is None:
+        raise SourceError(
+            f"{source}: a view by name is one of an engine's in the same program, and here is no "
+            f"engine; give views=engine.views, or ./{source} for a folder of that name"
+        )
+    name = source.removeprefix(_BY_NAME)
+    if name not in views:
+        known = ", ".join(map(repr, views)) or "none"
+        raise SourceError(
+            f"{source}: a view of that name has to be registered, registered are {known}; do so "
+            f"with engine.views[{name!r}] = view"
+        )
+    return views[name]
 
 
 def _computed(source: Any) -> Any:

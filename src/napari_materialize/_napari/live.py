@@ -96,7 +96,7 @@ def add_view(
     # widgets are handed a proxy that lives no longer than they do
     viewer = getattr(viewer, "__wrapped__", viewer)
     if not isinstance(view, View):
-        view = open_view(view)
+        view = open_view(view, views=None if engine is None else engine.views)
     if channel_axis is None:
         return _add(viewer, view, engine, None, layer_kwargs)
     axis, rows = _channels(view, channel_axis, layer_kwargs)

@@ -61,7 +61,9 @@ class SourceForm(QWidget):
         row.setContentsMargins(0, 0, 0, 0)
         self.path = QLineEdit()
         self.path.setPlaceholderText("folder of an OME-Zarr or zarr array")
-        self.path.setToolTip("A path or file:// URL; press Enter to open it")
+        self.path.setToolTip(
+            "A path, a URL, or view:NAME for one of the engine's views; press Enter to open it"
+        )
         self.path.editingFinished.connect(self._on_path)
         browse = QPushButton("Browse\N{HORIZONTAL ELLIPSIS}")
         browse.setToolTip("Choose the folder of an OME-Zarr image or a zarr array")

@@ -192,7 +192,8 @@ def panel(
     Parameters
     ----------
     view_or_source : View, path, URL, array, list of arrays, or napari layer
-        What to look at; what is no view is opened as `open_view` does.
+        What to look at; what is no view is opened as `open_view` does, text such as ``view:smooth``
+        as one of ``engine.views``.
     ops : op or sequence of ops
         What is done to it, as `open_view` takes them.
     engine : Engine, optional
@@ -223,4 +224,5 @@ def panel(
     """
     if engine is not None and engine.closed:
         raise OptionError("engine: it is closed; make a new one, or leave it out")
-    return Panel(open_view(view_or_source, ops, **described), engine, viewer)
+    views = None if engine is None else engine.views
+    return Panel(open_view(view_or_source, ops, views=views, **described), engine, viewer)

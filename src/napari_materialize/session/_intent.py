@@ -47,6 +47,9 @@ class Intent:
     ops: tuple[OpChoice, ...] = ()
     """In order."""
 
+    views: Mapping[str, View] | None = None
+    """An engine's views by name, for a source such as ``view:smooth``."""
+
     boundary: Boundary = "edge"
     """What lies past the volume's edge."""
 
@@ -159,14 +162,19 @@ def _base(intent: Intent, previous: Chain | None) -> tuple[View | None, str | No
     if intent.source is None:
         return None, "source: choose a layer or a path"
     asked = (intent.source, intent.boundary)
-    if previous is not None and previous.base is not None:
+    if previous is not None and previous.base is not None and not _by_name(intent.source):
         before = previous.intent
         if before.source is asked[0] and before.boundary == asked[1]:
             return previous.base, None
     try:
-        return open_view(intent.source, boundary=intent.boundary), None
+        return open_view(intent.source, boundary=intent.boundary, views=intent.views), None
     except InputError as error:
         return None, str(error)
+
+
+def _by_name(source: object) -> bool:
+    """Whether a source is text that names a view: another one may have the name by now."""
+    return isinstance(source, str) and source.startswith("view:")
 
 
 def _ops(

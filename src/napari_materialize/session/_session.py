@@ -87,7 +87,7 @@ class Session:
     ) -> None:
         self._engine, self._owns = engine, engine is None
         self._clock = clock
-        self._intent = Intent()
+        self._intent = Intent(views=None if engine is None else engine.views)
         self._chain = follow(self._intent)
         self._resolved = resolve(self._intent, self._chain)
         self._job = Job()
