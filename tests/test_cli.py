@@ -513,6 +513,14 @@ def test_help_and_version(capfd: Capture) -> None:
     assert not missing, "docs/reference/command-line.md lacks these"
 
 
+def test_the_package_is_a_command_too() -> None:
+    command = [sys.executable, "-m", "napari_materialize"]
+    told = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True)
+    assert told.stdout == f"napari-materialize {nm.__version__}\n"
+    wrong = subprocess.run([*command, "run"], capture_output=True, text=True, check=False)
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+
+
 def test_help_loads_little() -> None:
     code = "import sys\nfrom napari_materialize.cli import main\nmain(['run', '--help'])\n"
     code += "print(*sys.modules, sep='\\n', file=sys.stderr)"
