@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import mmap
 import os
 import subprocess
 import sys
@@ -155,6 +157,8 @@ def test_a_job_holds_a_few_blocks_and_gives_them_back():
 
 
 FORKED = """
+import errno
+import mmap
 import os
 import numpy as np
 from napari_materialize.buffers import buffer
@@ -176,3 +180,19 @@ def test_what_a_forked_process_writes_is_its_own():
         [sys.executable, "-c", FORKED], check=True, capture_output=True, text=True, timeout=120
     )
     assert done.stdout.strip() == "1"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux is asked for large pages")
+def test_a_large_block_asks_for_large_pages_and_a_small_one_does_not(monkeypatch):
+    asked = []
+
+    class Pages(mmap.mmap):
+        def madvise(self, advice: int, *where: int) -> None:
+            asked.append((len(self), advice))
+            raise OSError(errno.EINVAL, "a kernel without such pages")
+
+    monkeypatch.setattr(mmap, "mmap", Pages)
+    small, large = buffer((3, MIB), BYTE), buffer((5, MIB), BYTE)
+    large[:] = 7
+    assert asked == [(5 * MIB, mmap.MADV_HUGEPAGE)]
+    assert small.nbytes + int(large.sum()) == (3 + 35) * MIB

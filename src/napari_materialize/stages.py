@@ -99,14 +99,19 @@ class _Work:
     made: Box
     """The voxels that come out."""
 
-    steps: list[Step]
-    """Each op's share."""
+    chain: Sequence[Link]
+    """The ops, as they run on the level."""
 
     given: ChunkGrid
     """How what goes in is cut."""
 
     grid: ChunkGrid
     """How what comes out is cut."""
+
+    @cached_property
+    def steps(self) -> list[Step]:
+        """Each op's share; nobody needs it of a chunk that a block is made with."""
+        return steps_for(self.chain, self.made)
 
     @cached_property
     def makes(self) -> tuple[Index, ...]:
@@ -407,10 +412,10 @@ class OpStage:
         place = (level, indices[0], indices[-1])
         known = self._known.get(place)
         if known is None:
-            made = made_box(self.chains[level], self.levels[level], indices)
-            steps = steps_for(self.chains[level], made)
+            chain = self.chains[level]
+            made = made_box(chain, self.levels[level], indices)
             stage, number = self.feeds(level)
-            known = _Work(made, steps, stage.levels[number].grid, self.levels[level].grid)
+            known = _Work(made, chain, stage.levels[number].grid, self.levels[level].grid)
             if len(self._known) >= KNOWN_STEPS:
                 self._known.clear()
             self._known[place] = known

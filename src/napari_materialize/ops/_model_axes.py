@@ -140,7 +140,7 @@ class ModelAxes:
         """Return, per space axis, the input voxels that an output box stands for."""
         box = self._input_axes(box)
         return [
-            (math.floor(box.start[axis] / grid.ratio), math.ceil(box.stop[axis] / grid.ratio))
+            grid.span(box.start[axis], box.stop[axis])
             for axis, grid in zip(self.space, grids, strict=True)
         ]
 
@@ -154,7 +154,7 @@ class ModelAxes:
     def outputs(self, box: Box, grids: tuple[AxisGrid, ...]) -> Box:
         """Return the output voxels of an input box: all channels of them."""
         spans = [
-            (math.ceil(box.start[axis] * grid.ratio), math.ceil(box.stop[axis] * grid.ratio))
+            (grid.ceil(box.start[axis]), grid.ceil(box.stop[axis]))
             for axis, grid in zip(self.space, grids, strict=True)
         ]
         box = self._with_spans(box, spans)

@@ -81,6 +81,19 @@ class AxisGrid:
         """Return the output voxels that come of a tile."""
         return int(self.ratio * side) - self.lost
 
+    def floor(self, voxel: int) -> int:
+        """Return the first output voxel that an input voxel has a share in."""
+        return voxel * self.ratio.numerator // self.ratio.denominator
+
+    def ceil(self, voxel: int) -> int:
+        """Return the output voxel behind the last that voxels below an input voxel share in."""
+        return -(-voxel * self.ratio.numerator // self.ratio.denominator)
+
+    def span(self, low: int, high: int) -> tuple[int, int]:
+        """Return the input voxels that the output voxels from ``low`` to ``high`` stand for."""
+        part, whole = self.ratio.numerator, self.ratio.denominator
+        return low * whole // part, -(-high * whole // part)
+
     def origin(self, start: int) -> int:
         """Return the output voxel, of the whole level, that the first one of a tile is."""
         return int(self.ratio * start) + self.first

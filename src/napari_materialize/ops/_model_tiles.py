@@ -179,8 +179,8 @@ def _kept(
     """Return where in the box, and where in the tile's output, the voxels that are kept lie."""
     there, here = [], []
     for cell, grid, (low, high) in zip(tile, grids, wanted, strict=True):
-        first = max(low, math.floor(cell.keep[0] * grid.ratio))
-        last = min(high, math.ceil(cell.keep[1] * grid.ratio))
+        first = max(low, grid.floor(cell.keep[0]))
+        last = min(high, grid.ceil(cell.keep[1]))
         there.append(slice(first - low, last - low))
         begin = grid.origin(cell.start)
         here.append(slice(first - begin, last - begin))
