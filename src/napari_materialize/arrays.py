@@ -225,7 +225,7 @@ class Level:
         if box.ndim > self.ndim:
             raise BoxError(
                 f"box: at most {self.ndim} axes, as many as the level of shape {self.shape} has, "
-                f"got {box.ndim} in {box.start} to {box.stop}"
+                f"got {box.ndim} in {box.start} to {box.stop}; leave out the first"
             )
         lead = self.ndim - box.ndim
         low, high = [0] * lead, list(self.shape[:lead])
@@ -266,10 +266,12 @@ class Level:
         if len(low) != len(high) or len(low) > self.ndim:
             raise BoxError(
                 f"world box: two corners with at most {self.ndim} numbers each, got "
-                f"{tuple(low)} and {tuple(high)}"
+                f"{tuple(low)} and {tuple(high)}; leave out the first"
             )
         if not all(map(math.isfinite, (*low, *high))):
-            raise BoxError(f"world box: finite numbers only, got {tuple(low)} to {tuple(high)}")
+            raise BoxError(
+                f"world box: finite numbers only, got {tuple(low)} to {tuple(high)}; correct them"
+            )
         if any(a > b for a, b in zip(low, high, strict=True)):
             raise BoxError(
                 f"world box: the upper corner must not lie below the lower, got {tuple(low)} to "

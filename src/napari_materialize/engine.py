@@ -98,7 +98,9 @@ class Engine:
         readers = min(8, max(2, self.slots)) if readers is None else readers
         for name, value in (("slots", self.slots), ("readers", readers)):
             if not isinstance(value, Integral) or value < 1:
-                raise OptionError(f"engine: {name} must be at least 1, and whole, got {value!r}")
+                raise OptionError(
+                    f"engine: {name} must be at least 1, and whole, got {value!r}; correct it"
+                )
         budgets = {Pool.CHUNKS: chunk_bytes, Pool.STAGES: stage_bytes, Pool.INPUTS: input_bytes}
         limits = BlockLimits(block_seconds, block_bytes, max(1, self.slots - 1))
         new_dispatch = partial(Dispatch, {COMPUTE: self.slots, READ: readers}, budgets, limits)

@@ -75,7 +75,7 @@ class Box:
         if len(self.start) != len(self.stop):
             raise BoxError(
                 f"box: start and stop need one number per axis each, got {len(self.start)} in "
-                f"{self.start} and {len(self.stop)} in {self.stop}"
+                f"{self.start} and {len(self.stop)} in {self.stop}; give both as many"
             )
         if any(low > high for low, high in zip(self.start, self.stop, strict=True)):
             raise BoxError(

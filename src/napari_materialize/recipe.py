@@ -54,7 +54,7 @@ def parse_op(text: str) -> Op:
     """
     name, _, rest = text.strip().partition(":")
     if not name:
-        raise OpError(f"op {text!r}: a name comes first, as in threshold:low=120")
+        raise OpError(f"op {text!r}: a name comes first, as in threshold:low=120; write it so")
     return create(name, split_parameters(name, rest))
 
 
@@ -83,7 +83,10 @@ def split_parameters(name: str, text: str) -> dict[str, str]:
         elif last is not None and not equals:
             parameters[last] += f",{piece.strip()}"
         else:
-            raise OpError(f"op {name}: parameters are written key=value, got {piece!r} in {text!r}")
+            raise OpError(
+                f"op {name}: parameters are written key=value, got {piece!r} in "
+                f"{text!r}; correct it"
+            )
     return parameters
 
 
@@ -112,7 +115,8 @@ def _corners(text: str, kind: type[int] | type[float]) -> tuple[list[Any], list[
         return [kind(v) for v in low.split(",")], [kind(v) for v in high.split(",")]
     except ValueError as error:
         raise BoxError(
-            f"box {text!r}: two corners of {what} are expected, as in 40,60,80:140,190,230"
+            f"box {text!r}: two corners of {what} are expected, as in "
+            "40,60,80:140,190,230; correct it"
         ) from error
 
 
@@ -270,7 +274,7 @@ def _op(op: OpLike) -> Op:
         return parse_op(op)
     if isinstance(op, tuple) and len(op) == 2:
         return create(op[0], op[1])
-    raise OpError(f"op: an op, a text, or a name with parameters is expected, got {op!r}")
+    raise OpError(f"op: an op, a text, or a name with parameters is expected, got {op!r}; give one")
 
 
 def view_record(view: View) -> dict[str, Any]:

@@ -169,7 +169,8 @@ def _ratios(level: Level, size: Sequence[float]) -> dict[int, float]:
     space = [axis for axis, one in enumerate(level.axes) if one.type == "space"][-len(size) :]
     if len(space) < len(size):
         raise OpError(
-            f"input_voxel_size: one number for each of {len(space)} space axes, got {tuple(size)}"
+            f"input_voxel_size: one number for each of {len(space)} space axes, got "
+            f"{tuple(size)}; give as many"
         )
     return {axis: wanted / level.scale[axis] for axis, wanted in zip(space, size, strict=True)}
 

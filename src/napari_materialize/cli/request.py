@@ -144,7 +144,9 @@ class Request:
         from napari_materialize.recipe import parse_box, parse_world_box
 
         if self.box is not None and self.world_box is not None:
-            raise BoxError("--box and --world-box: one of them says what to write, got both")
+            raise BoxError(
+                "--box and --world-box: one of them says what to write, got both; leave one out"
+            )
         if self.world_box is None and self.box is None and self.box_level is not None:
             raise BoxError(
                 f"--box-level {self.box_level}: says which level --box counts voxels of, and there "

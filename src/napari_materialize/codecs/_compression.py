@@ -148,7 +148,7 @@ class Compression:
     def __post_init__(self) -> None:
         if self.name not in _DEFAULT:
             names = ", ".join(get_args(CompressionName.__value__))
-            raise OptionError(f"compression: must be one of {names}, got {self.name!r}")
+            raise OptionError(f"compression: must be one of {names}, got {self.name!r}; take one")
         if self.level is None:
             object.__setattr__(self, "level", _DEFAULT[self.name])
             return
@@ -161,7 +161,7 @@ class Compression:
         if not whole or not low <= self.level <= high:
             raise OptionError(
                 f"compression: the level of {self.name} must be a whole number from {low} to "
-                f"{high}, got {self.level!r}"
+                f"{high}, got {self.level!r}; take one of these, or leave it out"
             )
 
     @classmethod
@@ -193,7 +193,7 @@ class Compression:
             return cls(*value)
         raise OptionError(
             'compression: must be a name such as "gzip", a name with a level such as "gzip:6", or '
-            f"None, got {value!r}"
+            f"None, got {value!r}; write it so"
         )
 
     def __str__(self) -> str:

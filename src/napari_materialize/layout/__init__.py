@@ -100,5 +100,5 @@ def layout_for(name: str) -> Layout:
         each.format: each for each in (Zarr2Layout(), Zarr3Layout(), N5Layout())
     }
     if name not in layouts:
-        raise OptionError(f"format: must be one of {', '.join(layouts)}, got {name!r}")
+        raise OptionError(f"format: must be one of {', '.join(layouts)}, got {name!r}; take one")
     return layouts[name]

@@ -67,7 +67,7 @@ def along[Number: (int, float)](
         names = ", ".join(level.axes[axis].name for axis in axes)
         raise OpError(
             f"{place}: one number, or one for each of the {len(axes)} axes {names}, got "
-            f"{len(each)} in {each}"
+            f"{len(each)} in {each}; give one of these"
         )
     found = [rest] * level.ndim
     for axis, number in zip(axes, each, strict=True):

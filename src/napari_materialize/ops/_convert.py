@@ -27,7 +27,8 @@ def dtype_name(value: Any, place: str) -> str:
         dtype = np.dtype(object)
     if dtype.kind not in "biuf" or dtype.itemsize > 8:
         raise OpError(
-            f"{place}: bool, an integer or a float dtype such as uint8 or float32, got {value!r}"
+            f"{place}: bool, an integer or a float dtype such as uint8 or float32, got "
+            f"{value!r}; name one"
         )
     return str(dtype.name)
 

@@ -48,7 +48,9 @@ class Select(Op):
 
     def __post_init__(self) -> None:
         if not isinstance(self.channel, int) or isinstance(self.channel, bool) or self.channel < 0:
-            raise OpError(f"select: channel is counted from 0, got {self.channel!r}")
+            raise OpError(
+                f"select: channel is counted from 0, got {self.channel!r}; take 0 or more"
+            )
 
     def describe(self, level: Level, kind: Kind) -> Description:
         """Describe the level without its channel axis."""
@@ -104,7 +106,7 @@ class Argmax(Op):
         axis = channel_axis(level, "argmax")
         count = level.shape[axis]
         if count > 65536:
-            raise OpError(f"argmax: at most 65536 channels, the image has {count}")
+            raise OpError(f"argmax: at most 65536 channels, the image has {count}; leave it out")
         dtype = np.dtype("u1" if count <= 256 else "u2")
         return Description(
             replace(drop_axis(level, axis), dtype=dtype, fill=0), "label", (0.0, float(count - 1))

@@ -38,7 +38,9 @@ def _output_dtype(value: Any, place: str) -> str | None:
         return None
     name = dtype_name(value, place)
     if np.dtype(name).kind != "f":
-        raise OpError(f"{place}: a float dtype, or left out to keep the image's, got {name}")
+        raise OpError(
+            f"{place}: a float dtype, or left out to keep the image's, got {name}; take float32"
+        )
     return name
 
 
@@ -216,7 +218,9 @@ def _sigma(value: Any) -> float:
     except (TypeError, ValueError):
         sigma = math.nan
     if not (math.isfinite(sigma) and sigma >= 0):
-        raise OpError(f"gaussian: sigma must be a finite number, 0 or more, got {value!r}")
+        raise OpError(
+            f"gaussian: sigma must be a finite number, 0 or more, got {value!r}; correct it"
+        )
     return sigma
 
 
@@ -227,5 +231,7 @@ def _size(value: Any) -> int:
     except TypeError:
         size = 0
     if size < 1:
-        raise OpError(f"median: size must be a whole number of voxels, 1 or more, got {value!r}")
+        raise OpError(
+            f"median: size must be a whole number of voxels, 1 or more, got {value!r}; correct it"
+        )
     return size

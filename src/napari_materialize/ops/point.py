@@ -36,7 +36,7 @@ def _number(value: Any, place: str) -> int | float:
         except (TypeError, ValueError):
             number = math.nan
     if math.isnan(number):
-        raise OpError(f"{place}: a number, got {value!r}")
+        raise OpError(f"{place}: a number, got {value!r}; give one")
     if isinstance(value, int) and math.isfinite(number):
         return value
     return int(number) if number.is_integer() else number

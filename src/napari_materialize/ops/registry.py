@@ -210,7 +210,7 @@ def _coerce(value: Any, hint: Any, place: str) -> Any:
         except (TypeError, ValueError, OverflowError):
             continue
     names = " or ".join(_type_name(member) for member in members)
-    raise OpError(f"{place}: must be {names}, got {value!r}")
+    raise OpError(f"{place}: must be {names}, got {value!r}; correct it")
 
 
 def _eagerness(member: Any) -> int:

@@ -138,7 +138,7 @@ def box_on_level(view: View, box: Box | None, box_level: int, level: int) -> Box
     if counted.box_from(box, counted).is_empty:
         raise BoxError(
             f"box {box.start} to {box.stop}: must overlap level {box_level}, whose shape is "
-            f"{counted.shape}, and lies outside it"
+            f"{counted.shape}, and lies outside it; give one inside"
         )
     inside = target.box_from(box, counted)
     if not inside.is_empty:
@@ -170,9 +170,9 @@ def _levels(view: View, levels: int | Sequence[int] | None) -> list[int]:
             operator.index(n) for n in (numbers if isinstance(numbers, Sequence) else [numbers])
         ]
     except TypeError:
-        raise LevelError(f"levels: whole numbers from 0 on, got {levels!r}") from None
+        raise LevelError(f"levels: whole numbers from 0 on, got {levels!r}; correct them") from None
     if not listed or len(set(listed)) != len(listed):
-        raise LevelError(f"levels: at least one, and none twice, got {levels!r}")
+        raise LevelError(f"levels: at least one, and none twice, got {levels!r}; correct them")
     for number in listed:
         view.level(number)
     return sorted(listed)

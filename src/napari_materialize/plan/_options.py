@@ -101,15 +101,19 @@ def check_options(options: Options) -> None:
     )
     for name, value, allowed in choices:
         if value not in allowed:
-            raise OptionError(f"{name}: one of {', '.join(allowed)}, got {value!r}")
+            raise OptionError(f"{name}: one of {', '.join(allowed)}, got {value!r}; take one")
     if options.box is not None and not isinstance(options.box, Box):
-        raise BoxError(f"box: a Box is expected, as in Box((0, 0), (64, 64)), got {options.box!r}")
+        raise BoxError(
+            f"box: a Box is expected, as in Box((0, 0), (64, 64)), got {options.box!r}; give one"
+        )
     for name, number, least in (
         ("concurrency", options.concurrency, 1),
         ("box_level", options.box_level, 0),
     ):
         if number is not None and (not is_whole(number) or number < least):
-            raise OptionError(f"{name}: a whole number, {least} or more, got {number!r}")
+            raise OptionError(
+                f"{name}: a whole number, {least} or more, got {number!r}; correct it"
+            )
     if not isinstance(options.skip_empty, bool | np.bool):
         raise OptionError(f"skip_empty: True or False, got {options.skip_empty!r}")
     if options.cancel is not None and not isinstance(options.cancel, threading.Event):
@@ -119,7 +123,8 @@ def check_options(options: Options) -> None:
     _check_shards(options.shards)
     if options.pyramid != "auto" and not (is_whole(options.pyramid) and int(options.pyramid) >= 0):
         raise OptionError(
-            f"pyramid: a whole number of levels, 0 or more, or auto, got {options.pyramid!r}"
+            f"pyramid: a whole number of levels, 0 or more, or auto, got "
+            f"{options.pyramid!r}; correct it"
         )
 
 
@@ -156,7 +161,7 @@ def _check_shards(shards: object) -> None:
     if not listed or not all(is_whole(n) and n >= 1 for n in listed):
         raise OptionError(
             "shards: whole numbers of chunks, 1 or more, one for each of the last axes, as in "
-            f"(4, 4, 4), got {shards!r}"
+            f"(4, 4, 4), got {shards!r}; correct them"
         )
 
 

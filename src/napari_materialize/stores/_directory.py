@@ -108,7 +108,7 @@ class DirectoryStore:
     ) -> None:
         text = os.fspath(path)
         if not text or "\0" in text:
-            raise TargetError(f"target: a folder's path is needed, got {text!r}")
+            raise TargetError(f"target: a folder's path is needed, got {text!r}; name one")
         self._path = Path(os.path.abspath(text))  # noqa: PTH100 (Path.resolve would follow links)
         self._root = None if root is None else Path(root).resolve()
         if (found := _in_the_way(self._path)) is not None:
