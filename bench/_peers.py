@@ -7,7 +7,10 @@ there are cores. A case that one of them cannot do it leaves out, and says so.
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,8 +18,6 @@ import numpy as np
 from _cases import LOW, REACH, SIGMA, boxes
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from _cases import Case
 
 THREADS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
@@ -38,24 +39,41 @@ def operation(case: Case, block: np.ndarray) -> np.ndarray:
     return np.rint(smooth).astype(np.uint8)
 
 
+CHUNKMIRAGE = {
+    "none": [],
+    "threshold": [f"threshold:low={LOW}"],
+    "gaussian": [f"gaussian:sigma={SIGMA},truncate=4", "cast:dtype=uint8"],
+}
+
+
 def chunkmirage(case: Case, source: Path, out: Path) -> None:
     from chunkmirage.cli import build_registry
     from chunkmirage.materialize import materialize
 
+    options = chunkmirage_options(case)
+    registry = build_registry(str(source), "processed", CHUNKMIRAGE[case.op], None)
+    materialize(registry.get("processed"), str(out), **options)
+
+
+def chunkmirage_options(case: Case) -> dict[str, str]:
     if case.shards:
         raise CannotError("writes no shards")
     if case.format == "n5" and case.compression not in ("gzip", "none"):
         raise CannotError("N5 with gzip or nothing")
-    specs = {
-        "none": [],
-        "threshold": [f"threshold:low={LOW}"],
-        "gaussian": [f"gaussian:sigma={SIGMA},truncate=4", "cast:dtype=uint8"],
-    }
-    registry = build_registry(str(source), "processed", specs[case.op], None)
     names = {"zarr2": "zarr", "zarr3": "zarr3", "n5": "n5"}
     compressor = "raw" if case.compression == "none" else case.compression
-    pipeline = registry.get("processed")
-    materialize(pipeline, str(out), format=names[case.format], compressor=compressor)
+    return {"format": names[case.format], "compressor": compressor}
+
+
+def chunkmirage_command(case: Case, source: Path, out: Path) -> None:
+    """Run `chunkmirage materialize`: with starting Python and importing."""
+    command = [str(Path(sys.executable).with_name("chunkmirage")), "materialize"]
+    command += [str(source), str(out)]
+    for spec in CHUNKMIRAGE[case.op]:
+        command += ["--op", spec]
+    for name, value in chunkmirage_options(case).items():
+        command += [f"--{name}", value]
+    subprocess.run(command, check=True, capture_output=True)
 
 
 def _zarr_target(case: Case, out: Path) -> Any:
@@ -322,6 +340,7 @@ def zarrista(case: Case, source: Path, out: Path) -> None:
 
 SYSTEMS = {
     "chunkmirage": chunkmirage,
+    "chunkmirage's command line": chunkmirage_command,
     "tensorstore": tensorstore,
     "zarrista": zarrista,
     "ngff-zarr": ngff_zarr,

@@ -36,9 +36,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 OURS = ("ours", "limit", "command line")
-PEERS = ("chunkmirage", "tensorstore", "zarrista", "ngff-zarr", "zarr-python", "dask")
+COMMAND = "chunkmirage's command line"
+PEERS = ("chunkmirage", COMMAND, "tensorstore", "zarrista", "ngff-zarr", "zarr-python", "dask")
 SLOW = ("ngff-zarr", "zarr-python", "dask")
 PYTHON = HERE.parent / ".dev" / "peers" / "bin" / "python"
+
+
+def environment() -> dict[str, str]:
+    """Return this process's, in which Python keeps what it compiled, as after an installation."""
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    return kept | {"OMP_NUM_THREADS": "1"}
 
 
 class Child:
@@ -53,7 +60,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=self.log,
             text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            env=environment(),
         )
 
     def run(self, case: Case, source: Path, out: Path) -> dict[str, Any]:
@@ -188,7 +195,13 @@ def rates(
     }
 
 
-ENDS = ("of the limit", "of the limit, per CPU second", "of chunkmirage", "of the best peer")
+ENDS = (
+    "of the limit",
+    "of the limit, per CPU second",
+    "of chunkmirage",
+    "command line, of its command line",
+    "of the best peer",
+)
 
 
 def table(records: list[dict[str, Any]]) -> str:
@@ -210,6 +223,7 @@ def table(records: list[dict[str, Any]]) -> str:
         cells.append(_ratio(found.get("ours"), found.get("limit")))
         cells.append(_ratio(*cpu))
         cells.append(_ratio(found.get("ours"), found.get("chunkmirage")))
+        cells.append(_ratio(found.get("command line"), found.get(COMMAND)))
         cells.append(f"{_ratio(found.get('ours'), found[best])} ({best})" if best else "-")
         lines.append(f"| {case} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
