@@ -170,6 +170,19 @@ def test_what_is_not_there_is_refused():
 # ---------------------------------------------------------------------- caches
 
 
+@pytest.mark.parametrize("what", ["em.zarr", np.zeros((4, 4)), None])
+def test_what_is_no_view_is_one_sentence(what):
+    with Engine(slots=1) as engine:
+        for ask in (
+            lambda: engine.claim(what, 0, (0, 0)),
+            lambda: engine.array(what),
+            lambda: engine.materialize(what, MemoryStore()),
+            lambda: engine.estimate(what, MemoryStore()),
+        ):
+            with pytest.raises(OptionError, match=f"got {type(what).__name__}; open it"):
+                ask()
+
+
 def test_what_only_background_asked_for_is_not_kept():
     engine, workers = cranked(slots=2)
     view = numbers().view(Gate().op)

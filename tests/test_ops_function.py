@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 
+import napari_materialize as nm
 from napari_materialize.arrays import Level
 from napari_materialize.errors import OpError
 from napari_materialize.ops import Function
@@ -72,6 +75,19 @@ def test_a_function_that_fails_on_the_trial_block_is_refused_with_its_reason() -
         Function(fail).describe(LEVEL, "image")
     with pytest.raises(OpError, match=r"dtype of the result: .*complex"):
         Function(lambda block: block * 1j).describe(LEVEL, "image")
+
+
+def test_a_function_that_nobody_can_know_says_so_in_the_record() -> None:
+    def double(block: np.ndarray) -> np.ndarray:
+        return block * 2
+
+    store = nm.MemoryStore()
+    nm.materialize(np.ones((4, 4), "u1"), store, ops=Function(double))
+    (op,) = json.loads(store.files[".zattrs"])["napari_materialize"]["view"]["ops"]
+    (note,) = op["notes"]
+    assert "double" in note
+    assert "cannot be resumed" in note
+    assert Function(double, name="twice", version="1").notes == ()
 
 
 def test_only_a_name_and_a_version_give_an_identity() -> None:

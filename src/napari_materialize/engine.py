@@ -182,6 +182,7 @@ class Engine:
         """Ask for several chunks of a level before any of them is begun; see `claim`."""
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise OptionError(f"cancel: a threading.Event is expected, got {cancel!r}")
+        _check_view(view)
         claims = [ChunkClaim(view.key(level, index), self._release) for index in indices]
         self._arriving += not background
         try:
@@ -241,6 +242,7 @@ class Engine:
         """
         from napari_materialize.reader import ViewArray
 
+        _check_view(view)
         return ViewArray(self, view, level)
 
     def materialize(self, view: View, where: Where, **options: Any) -> Materialized:
@@ -264,6 +266,7 @@ class Engine:
         """
         from napari_materialize.job import materialize
 
+        _check_view(view)
         if self._runner.in_op:
             raise OptionError(
                 "materialize: cannot be called from inside an op of the same engine, whose slot it "
@@ -277,6 +280,7 @@ class Engine:
         """Return what `materialize` would take; see `napari_materialize.estimate.estimate`."""
         from napari_materialize.estimate import estimate
 
+        _check_view(view)
         return estimate(self, view, where, **options)
 
     def run_writer(
@@ -423,3 +427,10 @@ class Engine:
         """Let a client that waits for the lock have it; a loop of releases would win each time."""
         if self._arriving:
             time.sleep(MAKE_WAY)
+
+
+def _check_view(view: object) -> None:
+    if not hasattr(view, "stages"):
+        raise OptionError(
+            f"view: a View is expected, as open_view returns, got {type(view).__name__}; open it"
+        )

@@ -119,8 +119,19 @@ class Function(Op):
 
     @property
     def record(self) -> Mapping[str, Any]:
-        """Name, version, halo and dtype, under the name ``function``."""
-        return {"name": "function", "parameters": {"name": self.name, **self.parameters}}
+        """Name, version, halo and dtype, under the name ``function``, and `notes`."""
+        told = {"notes": list(self.notes)} if self.notes else {}
+        return {"name": "function", "parameters": {"name": self.name, **self.parameters}, **told}
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """That a result cannot be gone on with, where nobody can know what computed it."""
+        if self.version is not None:
+            return ()
+        return (
+            f"function {self.name}: has no version that says what it computes, so its results "
+            "cannot be resumed or added to; give it a name and a version",
+        )
 
     def halo(self, level: Level) -> Index:
         """Return the halo along every axis of ``level``."""
