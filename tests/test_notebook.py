@@ -17,7 +17,7 @@ from scipy import ndimage
 
 import napari_materialize as nm
 from doubles import Gate, RecordingArray
-from napari_materialize.errors import OptionError, SourceError
+from napari_materialize.errors import BoxError, OptionError, SourceError
 from napari_materialize.looking import Lease
 from napari_materialize.notebook._camera import first_look, frame_of, turned
 from napari_materialize.notebook._cells import Table
@@ -290,6 +290,12 @@ def test_a_panel_without_a_notebook(volume: np.ndarray, tmp_path: Path) -> None:
     shown.change(folder=str(tmp_path))
     shown.box = nm.Box((0, 0, 0), (4, 20, 20))
     assert shown.box == nm.Box((0, 0, 0), (4, 20, 20))
+    shown.box = nm.Box((3, 4), (9, 8))
+    assert shown.box == nm.Box((0, 3, 4), (volume.shape[0], 9, 8))
+    for wrong in (((0, 0, 0), (4, 20, 20)), nm.Box((0,) * 4, (1,) * 4)):
+        with pytest.raises(BoxError, match=r"give one|leave out the first"):
+            shown.box = wrong
+    shown.box = nm.Box((0, 0, 0), (4, 20, 20))
     assert shown.result is None
     shown.run()
     assert shown.wait(SECONDS).state == "done"

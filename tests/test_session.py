@@ -422,3 +422,13 @@ def test_a_source_by_name_is_what_has_that_name_now(data: np.ndarray, tmp_path: 
             assert [one.name for one in session.resolved.view.ops][1:] == ["cast"]
             session.change(ops=())
         session.close()
+
+
+def test_a_new_box_has_the_last_axes_again(session: Session, data: np.ndarray) -> None:
+    session.change(source=data, box=Box((0, 0), (5, 6)), box_axes=("z", "y"))
+    assert session.resolved.source_box == Box((0, 0, 0), (5, 6, data.shape[2]))
+    session.change(box=Box((0, 0), (5, 6)))
+    assert session.resolved.source_box == Box((0, 0, 0), (data.shape[0], 5, 6))
+    assert "box" not in session.resolved.problems
+    with pytest.raises(OptionError, match="no field 'boks'; it has source"):
+        session.change(boks=None)

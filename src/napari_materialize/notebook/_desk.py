@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from psygnal import EmitLoopError
 
-from napari_materialize.errors import MaterializeError, OptionError
+from napari_materialize.errors import BoxError, MaterializeError, OptionError
+from napari_materialize.geometry import Box
 from napari_materialize.looking import Lease
 from napari_materialize.notebook._camera import first_look, planes, turned
 from napari_materialize.notebook._painter import Painter, Request
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from napari_materialize.engine import Engine
-    from napari_materialize.geometry import Box
     from napari_materialize.notebook._camera import Look
     from napari_materialize.notebook._painter import Picture
     from napari_materialize.ops import Op
@@ -120,11 +120,20 @@ class Desk:
                 raise
 
     def take_box(self, box: Box | None) -> None:
-        """Take a box, in finest voxels along all axes of the source; None for all of it."""
+        """Take a box, in finest voxels of the source along its last axes; None for all of it."""
+        if box is not None and not isinstance(box, Box):
+            raise BoxError(
+                f"box: a Box is expected, as in Box((0, 0), (64, 64)), got {box!r}; give one"
+            )
         level = self.session.resolved.source_level
         if level is None:
             return
-        names = None if box is None else tuple(axis.name for axis in level.axes)
+        if box is not None and box.ndim > level.ndim:
+            raise BoxError(
+                f"box: at most {level.ndim} axes, as the source has, got {box.ndim}; leave out the "
+                "first"
+            )
+        names = None if box is None else tuple(axis.name for axis in level.axes)[-box.ndim :]
         self.change(box=box, box_level=0, box_axes=names)
 
     def still(self, make: Callable[..., bytes | None]) -> bytes | None:

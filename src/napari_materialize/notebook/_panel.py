@@ -69,6 +69,7 @@ class Panel(anywidget.AnyWidget):  # type: ignore[misc, unused-ignore]  # untype
     def box(self) -> Box | None:
         """The box that is drawn, in finest voxels along all axes of the source; None for all.
 
+        One that is given may have the last axes alone; the others are taken whole.
         What is written may be larger, rounded out to whole chunks: ``panel.session.resolved.plan``.
         """
         resolved = self._desk.session.resolved

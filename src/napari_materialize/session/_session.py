@@ -146,8 +146,21 @@ class Session:
     def change(self, **fields: Any) -> None:
         """Change fields of the `Intent` and resolve anew.
 
-        A new source starts at its finest level, whole, with its own name, unless told otherwise.
+        A new source starts at its finest level, whole, with its own name, unless told otherwise. A
+        box that comes without the names of its axes has the view's last ones.
+
+        Raises
+        ------
+        OptionError
+            If there is no such field.
         """
+        if unknown := fields.keys() - Intent.__dataclass_fields__.keys():
+            raise OptionError(
+                f"session: there is no field {min(unknown)!r}; it has "
+                f"{', '.join(Intent.__dataclass_fields__)}"
+            )
+        if "box" in fields:
+            fields = {"box_axes": None, **fields}
         if "source" in fields and not _same(fields["source"], self._intent.source):
             fresh = {"name": "", "affine": None, "level": 0, "box": None, "box_level": 0}
             fields = {**fresh, "box_axes": None, "target": None, **fields}
