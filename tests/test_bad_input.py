@@ -105,6 +105,7 @@ OPTIONS = {
     "good op, then a bad one": (["--op", "invert", "--op", "select:channel=0"], r"channel axis"),
     # models
     "no model": (["--op", "onnx:halo=6"], r"needs model"),
+    "model without a name": (["--op", "onnx:model="], r"model.*must be a path, got ''"),
     "model not there": (onnx("gone.onnx"), r"no model file .*gone\.onnx"),
     "model is junk": (onnx("junk.onnx"), r"junk\.onnx is not an ONNX model"),
     "model is cut off": (onnx("short.onnx"), r"short\.onnx"),

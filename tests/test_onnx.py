@@ -292,6 +292,8 @@ def test_files_that_are_no_models_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"there is no model file .*missing\.onnx; check the path"):
         ops.Onnx(tmp_path / "missing.onnx", 0)
     (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match=r"must be a file or a folder, got ''; name the"):
+        ops.Onnx("")
     with pytest.raises(ModelError, match=r"is a folder, which must hold one \.onnx file, has none"):
         ops.Onnx(tmp_path / "empty", 0)
     bad = tmp_path / "bad.onnx"

@@ -144,6 +144,65 @@ def test_sizes_that_only_say_where_voxels_lie_are_no_doubt(tmp_path: Path) -> No
         assert halo in (None, op.parameters["halo"])
 
 
+def resized(path: Path, factor: float, **how: str) -> Path:
+    """Convolve, resize, convolve."""
+    nodes = [
+        node("Conv", ["in", "a"], ["h"], pads=[1] * 4),
+        node("Resize", ["h", "", "s"], ["r"], **how),
+        node("Conv", ["r", "b"], ["out"], pads=[1] * 4),
+    ]
+    stored = [*STORED[:2], ("s", np.array([1, 1, factor, factor], "f4"))]
+    return models.save(path, nodes, stored, opsets=[helper.make_opsetid("", 19)])
+
+
+@pytest.mark.parametrize(
+    ("factor", "mode", "rule", "nearest"),
+    [
+        (2, "linear", "align_corners", "floor"),
+        (1 / 3, "linear", "align_corners", "floor"),
+        (3, "nearest", "align_corners", "round_prefer_floor"),
+        (1 / 3, "nearest", "align_corners", "round_prefer_ceil"),
+        (1 / 3, "nearest", "half_pixel_symmetric", "floor"),
+    ],
+)
+def test_a_resize_whose_places_follow_from_the_tile_is_refused(
+    tmp_path: Path, factor: float, mode: str, rule: str, nearest: str
+) -> None:
+    how = {"mode": mode, "coordinate_transformation_mode": rule, "nearest_mode": nearest}
+    path = resized(tmp_path / "m.onnx", factor, **how)
+    with pytest.raises(ModelError, match=rf"whole tile \(it has Resize with {rule}\)"):
+        nm.open_view(IMAGE, ops.Onnx(path, "auto"), chunks=(32, 32))
+
+
+@pytest.mark.parametrize("factor", [2, 3, 1 / 2, 1 / 3])
+@pytest.mark.parametrize(
+    ("mode", "rule", "nearest"),
+    [
+        ("nearest", "asymmetric", "floor"),
+        ("nearest", "half_pixel", "ceil"),
+        ("linear", "half_pixel", "floor"),
+        ("linear", "half_pixel_symmetric", "floor"),
+        ("cubic", "pytorch_half_pixel", "floor"),
+    ],
+)
+def test_a_resize_by_its_factor_equals_one_large_run(
+    tmp_path: Path, factor: float, mode: str, rule: str, nearest: str
+) -> None:
+    how = {"mode": mode, "coordinate_transformation_mode": rule, "nearest_mode": nearest}
+    path = resized(tmp_path / "m.onnx", factor, **how)
+    image = np.random.default_rng(2).normal(size=(72, 96)).astype("f4")
+    view = nm.open_view(image, ops.Onnx(path, "auto"), chunks=(24, 32))
+    assert view.ops[0].notes == ()
+    made, expected = (
+        view.look(0, nm.Box.whole(view.levels[0].shape)),
+        models.run(path, image[None, None]),
+    )
+    assert made.shape == expected.shape[2:]
+    inner = (slice(round(9 * factor), -round(9 * factor)),) * 2
+    # onnxruntime counts places in float32, which is coarser far from the tile's corner
+    np.testing.assert_allclose(made[inner], expected[0, 0][inner], rtol=0, atol=1e-4)
+
+
 def test_a_branch_inside_of_a_function_is_seen(tmp_path: Path) -> None:
     """The branch is in a function that the file defines; a walk of the main graph passes it by."""
     inside = [

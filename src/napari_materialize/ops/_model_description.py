@@ -87,7 +87,7 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def describe_model(path: Path, description: str = AUTO) -> tuple[Path, Said]:
+def describe_model(path: Path | str, description: str = AUTO) -> tuple[Path, Said]:
     """Return the model's file and what is said of it.
 
     Parameters
@@ -100,9 +100,12 @@ def describe_model(path: Path, description: str = AUTO) -> tuple[Path, Said]:
     Raises
     ------
     ModelError
-        If the folder holds no model or several, or a description that was asked for is damaged.
+        If the folder holds no model or several, no path is given, or a description that was asked
+        for is damaged.
     """
-    path = path.expanduser()
+    if not str(path).strip():
+        raise ModelError("onnx: model must be a file or a folder, got ''; name the .onnx file")
+    path = Path(path).expanduser()
     if path.suffix.lower() in {".yaml", ".yml"}:
         path, description = path.parent, str(path)
     if path.is_dir():

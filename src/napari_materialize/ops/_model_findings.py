@@ -40,7 +40,7 @@ __all__ = ["Findings", "findings"]
 FOLDER_VARIABLE = "NAPARI_MATERIALIZE_CACHE"
 """Environment variable: the folder of remembered measurements; empty for none."""
 
-VERSION = 4
+VERSION = 5
 """Of the way in which contexts are measured."""
 
 SEED = 2024

@@ -45,6 +45,14 @@ _PERHAPS = frozenset(
 )
 """Operators that mostly look along the channels, or are rare, and may not be what they seem."""
 
+_CORNERS = frozenset({"align_corners", "tf_crop_and_resize"})
+"""Ways in which a Resize takes its places from the sides of what it is given and makes
+(https://onnx.ai/onnx/operators/onnx__Resize.html), and not from its factor alone."""
+
+_SYMMETRIC = "half_pixel_symmetric"
+"""One that does so where the factor does not fit the sides: by a rounding error elsewhere, which
+decides where the nearest of two voxels is taken."""
+
 MOST = 4096
 """Voxels of stride or reach beyond which an estimate is of no use."""
 
@@ -150,8 +158,7 @@ class Graph:
         (2, (2, 2), (1, 1), ())
         """
         rank = self.window_rank() or self._step_rank()
-        names = (node.operator for node in self.nodes)
-        whole = tuple(dict.fromkeys(n for n in names if n in _WHOLE or n.startswith("Reduce")))
+        whole = tuple(dict.fromkeys(name for node in self.nodes if (name := _sees_all(node))))
         if rank is None:
             return Strides(None, None, None, whole, certain=False)
         states = {source: _State([Fraction(1)] * rank, [Fraction(0)] * rank)}
@@ -234,3 +241,28 @@ class Graph:
                     if len(tail) == rank and all(value > 0 for value in tail):
                         return [Fraction(value).limit_denominator(64) for value in tail]
         return None
+
+
+def place_rule(node: Node) -> str | None:
+    """Return the name of a Resize whose places follow from the tile's size; None for others."""
+    rule = node.attributes.get("coordinate_transformation_mode")
+    if node.operator != "Resize" or rule not in {*_CORNERS, _SYMMETRIC}:
+        return None
+    return None if rule == _SYMMETRIC and _blends(node) else f"Resize with {rule}"
+
+
+def _blends(node: Node) -> bool:
+    """Whether a Resize mixes voxels, and does not take the nearest one."""
+    return bool(node.attributes.get("mode", "nearest") != "nearest")
+
+
+def _sees_all(node: Node) -> str | None:
+    """Return what to call an operator that may look at the whole tile; None for others.
+
+    Between aligned corners a Resize takes steps of ``(n - 1) / (m - 1)`` voxels for ``n`` voxels in
+    and ``m`` out, so what it mixes is of another place in each tile.
+    """
+    kind = node.operator
+    if kind == "Resize" and _blends(node):
+        return place_rule(node)
+    return kind if kind in _WHOLE or kind.startswith("Reduce") else None

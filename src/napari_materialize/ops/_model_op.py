@@ -12,7 +12,7 @@ import json
 import warnings
 from dataclasses import dataclass, field, fields
 from functools import partial
-from pathlib import Path
+from pathlib import Path  # noqa: TC003 - the type of a parameter, which the registry looks up
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import ModelError, NotedWarning
@@ -129,7 +129,7 @@ class ModelOp(Op):
         given |= dict(input_voxel_size=input_voxel_size, multiple=multiple, tile=tile)  # noqa: C408
         given |= dict(after=after, batch=batch, output=output, input=input, layout=layout)  # noqa: C408
         given |= dict(device=device, threads=threads)  # noqa: C408
-        path, said = describe_model(Path(model), description)
+        path, said = describe_model(model, description)
         values, notes = said.fill({key: checked(key, value) for key, value in given.items()})
         put = partial(object.__setattr__, self)
         for key, value in values.items():

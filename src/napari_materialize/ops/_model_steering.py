@@ -1,13 +1,15 @@
 """Which operators of a graph follow the size of the tile, or branch on its voxels.
 
 Owns the walk that tells a size used as a shape (a Resize to the size of a skip, a Reshape) from one
-that decides voxels: a branch on the height, a division by it. What such a model makes of tiles of
-several sizes is compared in `_model_sizes`.
+that decides voxels: a branch on the height, a division by it, a Resize whose places it decides.
+What such a model makes of tiles of several sizes is compared in `_model_sizes`.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from napari_materialize.ops._model_graph import place_rule
 
 if TYPE_CHECKING:
     from napari_materialize.ops._model_graph import Graph, Node
@@ -54,6 +56,7 @@ def steering(graph: Graph, source: str) -> tuple[str, ...]:
             continue
         if _follows(node, sizes, voxels):
             found.append(node.operator)
+        found += filter(None, [place_rule(node)])
         if voxels.intersection(node.inputs):
             voxels.update(node.outputs)
         if node.operator == "ConstantOfShape":

@@ -252,6 +252,8 @@ def _read_float(value: Any) -> float:
 
 
 def _read_path(value: Any) -> Path:
+    if isinstance(value, str) and not value.strip():
+        raise ValueError  # which pathlib takes for the current folder
     return value if isinstance(value, Path) else Path(_only(value, str))
 
 
