@@ -105,9 +105,7 @@ class Written:
 
     def take(self, index: Index, block: np.ndarray, within: Box | None = None) -> None:
         """Take a part of the array; write what it completes."""
-        with self._lock:
-            made = list(self._assembly.add(index, block, within))
-        for chunk, voxels in made:
+        for chunk, voxels in self._assembly.add(index, block, within):
             if self._coarser is not None:
                 self._coarser.take(chunk, voxels)
             if self._seen is not None and self._seen.add(chunk, voxels):
@@ -116,9 +114,7 @@ class Written:
 
     def lose(self, index: Index, error: ChunkError, within: Box | None = None) -> None:
         """Take note that a part will not come, and of all that fails for it."""
-        with self._lock:
-            lost = self._assembly.lose(index, within)
-        for chunk in lost:
+        for chunk in self._assembly.lose(index, within):
             if self._coarser is not None:
                 self._coarser.lose(chunk, error)
             self.fail(chunk, error)
@@ -254,13 +250,10 @@ class Halver:
             fine.fill,
             wanted=None if todo.fresh else partial(todo.wants_tile, plan),
         )
-        self._lock = threading.Lock()
 
     def take(self, chunk: Index, voxels: np.ndarray) -> None:
         """Take a written chunk; hand on what it completes, halved."""
-        with self._lock:
-            tiles = list(self._tiles.add(chunk, voxels))
-        for tile, block in tiles:
+        for tile, block in self._tiles.add(chunk, voxels):
             try:
                 half = shrink(block, self._plan.factors, self._plan.method)
             except Exception as error:  # noqa: BLE001 - no memory, say: its chunk's failure
@@ -274,9 +267,7 @@ class Halver:
 
     def lose(self, chunk: Index, error: ChunkError) -> None:
         """Take note that a chunk will not come."""
-        with self._lock:
-            lost = self._tiles.lose(chunk)
-        for tile in lost:
+        for tile in self._tiles.lose(chunk):
             self._target.lose(tile, error)
 
 
