@@ -22,7 +22,7 @@ from napari.utils.notifications import notification_manager
 
 import napari_materialize as nm
 from doubles import Gate, RecordingArray, cranked
-from napari_materialize._napari import asking
+from napari_materialize._napari import asking, repaint
 from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
 from napari_materialize._napari.pacing import Pace
@@ -331,6 +331,20 @@ def test_many_arrivals_make_few_repaints(make_napari_viewer: Any, qtbot: Any, en
     np.testing.assert_array_equal(
         layer._slice.image.raw, np.arange(2**16).reshape(256, 256)[_corners(layer)]
     )
+
+
+def test_a_repaint_has_the_list_of_layers_drawn_once_its_picture_is_there(
+    make_napari_viewer: Any, qtbot: Any, slicing: str, engine: Any
+) -> None:
+    viewer = make_napari_viewer(show=True)
+    layer = add_view(viewer, nm.open_view(np.ones((4, 64, 64), "u1")), engine)
+    settle(qtbot, layer)
+    told: list[str] = []
+    viewer.layers.events.connect(lambda event: told.append(event.type))
+    repaint._refresh(layer, thumbnail=True)
+    assert ("set_data" in told) == (slicing == "sync")
+    assert "reload" not in told
+    qtbot.waitUntil(lambda: {"set_data", "thumbnail"} <= set(told))
 
 
 def _corners(layer: Layer) -> tuple[slice, ...]:

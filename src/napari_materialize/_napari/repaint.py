@@ -10,9 +10,11 @@ from __future__ import annotations
 import math
 import time
 import weakref
+from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
 from napari.layers import Labels
+from napari.settings import get_settings
 from napari.utils.notifications import show_error
 from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined]
 
@@ -280,14 +282,14 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
 
     def _announce_pause(self, seconds: float) -> None:
         """Say that a picture is to be asked for later. Called in any thread."""
-        self._pause.emit(seconds)
+        self._pause.emit(time.monotonic() + seconds)  # a busy window hears of it late
 
     def _go_on(self) -> None:
         self.reads.go_on()
 
-    def _put_off(self, seconds: float) -> None:
-        """Ask for the picture in a moment, unless another one comes before that."""
-        self._pause_timer.start(math.ceil(1000 * seconds))
+    def _put_off(self, due: float) -> None:
+        """Ask for the picture at some time, unless another one comes before that."""
+        self._pause_timer.start(max(0, math.ceil(1000 * (due - time.monotonic()))))
 
     def _plan(self) -> None:
         """See to it that what arrived is painted, in a while; the last of it sooner."""
@@ -343,7 +345,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         # what napari read by itself since the last chunk arrived is painted already
         if settled or not (self.reads.complete or self.reads.looked == self.reads.news):
             self._painting = time.monotonic()
-            layer.refresh(thumbnail=settled, highlight=False, extent=False)
+            _refresh(layer, thumbnail=settled)
             self.repaints += 1
         self.changed.emit()
 
@@ -369,6 +371,20 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
                 f"{layer.name}: {failures[0]}; what fails shows as a hole, and of this layer no "
                 "further failure is told"
             )
+
+
+def _refresh(layer: Layer, *, thumbnail: bool) -> None:
+    """Have napari read and draw a layer again.
+
+    Where it slices in a thread it says no more than that, and the list of layers, which hears of
+    whatever a layer says, would be drawn for it: that takes longer than the slicing, and goes ahead
+    of the picture.
+    """
+    with ExitStack() as quiet:
+        if get_settings().experimental.async_:
+            # those who listen to one event of the layer's hear of it still
+            quiet.enter_context(layer.events.blocker())
+        layer.refresh(thumbnail=thumbnail, highlight=False, extent=False)
 
 
 def _no_viewer() -> None:
