@@ -196,3 +196,14 @@ def run(path: Path, array: np.ndarray, output: str | None = None) -> np.ndarray:
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     names = None if output is None else [output]
     return session.run(names, {session.get_inputs()[0].name: array})[0]
+
+
+def planes(path: Path, depth: int | str) -> Path:
+    """Convolutions of width 3 in a plane, the first over five of them: of five planes one."""
+    nodes = [
+        node("Conv", ["in", "a"], ["h"], pads=[0, 1, 1, 0, 1, 1]),
+        node("Relu", ["h"], ["r"]),
+        node("Conv", ["r", "b"], ["out"], pads=[0, 1, 1, 0, 1, 1]),
+    ]
+    stored = [("a", weights(3, 1, 5, 3, 3)), ("b", weights(2, 3, 1, 3, 3))]
+    return save(path, nodes, stored, shape=("n", 1, depth, "y", "x"), outputs=[("out", 5)])

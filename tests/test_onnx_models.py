@@ -138,6 +138,21 @@ def test_a_3d_model_of_fixed_sides_equals_its_twin_of_any(tmp_path: Path) -> Non
     np.testing.assert_allclose(made[0], whole, rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("depth", [5, 6, 7, 9])
+@pytest.mark.parametrize("halo", ["auto", 2])
+def test_a_model_of_few_planes_makes_the_middle_ones(
+    tmp_path: Path, depth: int, halo: str | int
+) -> None:
+    image = NOISE.normal(size=(11, 20, 24)).astype("f4")
+    made = []
+    for size in (depth, "z"):
+        path = models.planes(tmp_path / f"{size}.onnx", size)
+        view = nm.open_view(image, [ops.Onnx(path, halo=halo)], chunks=(4, 8, 16))
+        with nm.Engine() as engine:
+            made.append(np.asarray(engine.array(view, 0)[...]))
+    np.testing.assert_allclose(made[0], made[1], atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("make", "because"),
     [(models.pooled_globally, "GlobalAveragePool"), (models.normalised, "InstanceNormalization")],

@@ -46,6 +46,9 @@ MOST_VOXELS = {2: 2**20, 3: 2**21}
 TIMES = (1, 2, 3, 4, 8)
 """Multiples of the supposed stride that are tried."""
 
+FEW = 4
+"""Contexts that by themselves prove nothing."""
+
 SURE = 0.8
 """The share of the contexts in a window that tell something: a few voxels in its middle do not."""
 
@@ -95,6 +98,7 @@ def measure(
     told: bool = False,
     whole: bool = False,
     branches: bool = False,
+    sure: bool = False,
 ) -> Context:
     """Measure the context that a model needs along each of its space axes.
 
@@ -113,10 +117,16 @@ def measure(
         tried before it is said.
     branches : bool
         Whether the graph may branch on the voxels of a tile.
+    sure : bool
+        Whether the graph was followed all the way, so that ``reach`` is as far as a voxel looks.
     """
     times = (1,) if told or whole else TIMES
     far = reach if reach is not None and len(reach) == len(grid) else None
-    found = [_along(k, run, sample, grid, far, times) for k in range(len(grid))]
+    found = [
+        (sure and _returns_centre(axis, None if far is None else far[k]))
+        or _along(k, run, sample, grid, far, times)
+        for k, axis in enumerate(grid)
+    ]
     halo, stride = tuple(axis.halo for axis in found), tuple(axis.stride for axis in found)
     residual, agreed = max(axis.residual for axis in found), all(axis.agreed for axis in found)
     if agreed:
@@ -125,6 +135,18 @@ def measure(
         left = far_difference(run, sample, steps, halo, far, flat=branches)
         residual, agreed = max(residual, left), left == 0
     return Context(halo, stride, residual, max(axis.height for axis in found), not agreed)
+
+
+def _returns_centre(axis: AxisGrid, reach: int | None) -> _Axis | None:
+    """Return what is known of an axis of which a tile's output is too short to be compared.
+
+    As of a model that makes one plane of five: what it returns has all that it looks at.
+    """
+    if axis.fixed is None or reach is None or axis.lost < 2 * reach or axis.ratio != 1:
+        return None
+    if axis.made(axis.fixed) > FEW * axis.stride:
+        return None
+    return _Axis(_up(axis.least, axis), axis.stride, 0.0, 0.0, True)
 
 
 def _along(  # noqa: PLR0917
@@ -188,11 +210,8 @@ def _windows(axis: AxisGrid, side: int) -> tuple[_Window, _Window] | None:
     """Return two windows, the second an odd number of strides behind the first."""
     if axis.fixed is not None:
         shift = axis.stride * max(1, (axis.fixed // 4 // axis.stride) - 1 | 1)
-        return (
-            None
-            if shift > axis.fixed // 2
-            else (_Window(0, axis.fixed), _Window(shift, axis.fixed))
-        )
+        apart = shift > axis.fixed // 2 or shift * axis.ratio >= axis.made(axis.fixed)
+        return None if apart else (_Window(0, axis.fixed), _Window(shift, axis.fixed))
     shift = axis.stride * (-(-8 // axis.stride) | 1)
     inner = axis.side(side)
     # not in the middle: a model that mirrors its tile would see no difference
@@ -271,7 +290,7 @@ def _judge(measured: tuple[np.ndarray, float], axis: AxisGrid, reach: int | None
     """
     worst, height = measured
     far = int(SURE * (len(worst) - 1))
-    told = len(worst) > 4 or (reach is not None and reach <= far)
+    told = len(worst) > FEW or (reach is not None and reach <= far)
     noise = float(worst[far]) if far < len(worst) and told else math.inf
     allowed = ROUNDING * float(np.finfo(np.float32).eps) * height
     if not noise <= allowed:

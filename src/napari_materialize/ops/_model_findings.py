@@ -40,7 +40,7 @@ __all__ = ["Findings", "findings"]
 FOLDER_VARIABLE = "NAPARI_MATERIALIZE_CACHE"
 """Environment variable: the folder of remembered measurements; empty for none."""
 
-VERSION = 5
+VERSION = 6
 """Of the way in which contexts are measured."""
 
 SEED = 2024
@@ -145,6 +145,7 @@ def _measure(op: ModelOp, voxels: Voxels | None) -> Findings:
         told=op.told_multiple,
         whole=bool(strides.whole),
         branches=bool(follows),
+        sure=strides.certain and not strides.whole,
     )
     compared = None
     if follows and not context.tile_dependent:

@@ -238,8 +238,10 @@ def find_ports(
         If ``layout`` or ``multiple`` does not fit.
     """
     takes, gives = ports
-    trial = _Trial(runner, ports, _layout(takes, strides, layout, runner.place))
-    rank = trial.layout.rank
+    named = _layout(takes, strides, layout, runner.place)
+    rank = named.rank
+    sure = strides.certain and strides.stride is not None and len(strides.stride) == rank
+    trial = _Trial(runner, ports, named, strides.stride if sure else None)
     said = strides.stride if strides.stride and len(strides.stride) == rank else (1,) * rank
     given = None if multiple is None else each_axis(multiple, rank, runner.place, "multiple")
     far = max(strides.reach or (0,))
@@ -276,6 +278,8 @@ class _Trial:
     runner: Runner
     ports: tuple[Port, Port]
     layout: Layout
+    strides: Index | None = None
+    """What the graph says for sure."""
 
     def _declared(self, letter: str) -> int | None:
         """Return the fixed size of an axis of the input; 1 where it has none."""
@@ -370,7 +374,13 @@ class _Trial:
         batch: int | None,
     ) -> Ports:
         grid = tuple(
-            _axis([(t[2 + k], layout.sides(m)[k]) for t, m in runs], step, rest, fixed)
+            _axis(
+                [(t[2 + k], layout.sides(m)[k]) for t, m in runs],
+                step,
+                rest,
+                fixed,
+                None if self.strides is None else self.strides[k],
+            )
             for k, (step, fixed) in enumerate(zip(steps, self.fixed, strict=True))
         )
         taken, made = runs[0]
@@ -397,8 +407,12 @@ class _Trial:
         )
 
 
-def _axis(runs: list[tuple[int, int]], step: int, rest: int, fixed: int | None) -> AxisGrid:
+def _axis(
+    runs: list[tuple[int, int]], step: int, rest: int, fixed: int | None, stride: int | None
+) -> AxisGrid:
     """Fit ``made = ratio * side - lost`` to one axis of what came out.
+
+    ``stride`` is the graph's, if that is sure: one plane of five is a fifth or the middle one.
 
     Raises
     ------
@@ -410,12 +424,11 @@ def _axis(runs: list[tuple[int, int]], step: int, rest: int, fixed: int | None) 
         ratio = Fraction(made, side)
         if ratio.denominator != 1 and ratio.numerator != 1:
             ratio = Fraction(max(1, round(made / side)))  # the rest was cut off
+        if stride is not None and stride % ratio.denominator:
+            ratio = Fraction(1)
     else:
         ratio = Fraction(more - made, longer - side)
-    stride = math.lcm(step, ratio.denominator) if fixed is None else step
-    if fixed is not None and ratio.denominator > 1:
-        stride = math.lcm(step, ratio.denominator)
     lost = ratio * side - made
     if lost.denominator != 1:
         lost = Fraction(math.floor(lost))
-    return AxisGrid(stride, rest, ratio, int(lost), fixed)
+    return AxisGrid(math.lcm(step, ratio.denominator), rest, ratio, int(lost), fixed)
