@@ -195,6 +195,21 @@ def test_another_kind_takes_the_layers_place(dock: Any, qtbot: Any) -> None:
     assert not live_of(first).reads.held(Group.PICTURE)
 
 
+def test_an_image_of_another_dtype_keeps_its_looks(dock: Any, qtbot: Any) -> None:
+    viewer, widget = dock(show=True)
+    viewer.add_image(image(), name="em")
+    widget.session.change(ops=(("invert", {}),))
+    click(widget.run_bar.live)
+    first = widget.following.layer
+    first.colormap, first.blending, first.gamma = "magenta", "additive", 0.5
+    widget.session.change(ops=(("rescale", {"low": "0", "high": "255", "dtype": "float32"}),))
+    qtbot.waitUntil(lambda: widget.following.layer is not first, timeout=WAIT)
+    second = widget.following.layer
+    assert second.dtype == np.float32
+    assert (second.colormap.name, second.blending, second.gamma) == ("magenta", "additive", 0.5)
+    assert tuple(second.contrast_limits) != tuple(first.contrast_limits)
+
+
 def test_only_the_last_live_layer_follows_and_only_its_own_source(dock: Any, qtbot: Any) -> None:
     viewer, widget = dock(show=True)
     viewer.add_image(image(), name="em")

@@ -119,7 +119,7 @@ class Following(QObject):  # type: ignore[misc, unused-ignore]
         viewer, live = self._viewer(), live_layer(layer)
         assert live is not None
         place, chosen = viewer.layers.index(layer), viewer.layers.selection.active
-        looks = {"visible": layer.visible, "opacity": layer.opacity}
+        looks = {name: getattr(layer, name) for name in _looks(live.view, state.view)}
         # the new one before the old one goes: an engine that they share lives on
         fresh = self.add(state, live.given_engine, **looks)
         viewer.layers.remove(layer)
@@ -127,6 +127,17 @@ class Following(QObject):  # type: ignore[misc, unused-ignore]
         if fresh is not None:
             fresh.name = name
         viewer.layers.selection.active = fresh if chosen is layer else chosen
+
+
+def _looks(before: View, after: View | None) -> tuple[str, ...]:
+    """Return what of a layer's looks suits the one that takes its place, too.
+
+    Limits of contrast do not: voxels of another dtype have others.
+    """
+    looks: tuple[str, ...] = ("visible", "opacity")
+    if after is not None and before.kind == after.kind:
+        looks += ("blending", "colormap", "gamma") if after.kind == "image" else ("blending",)
+    return looks
 
 
 def _first_change(before: Resolved, after: Resolved, known: int) -> int:

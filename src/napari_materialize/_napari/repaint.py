@@ -186,8 +186,9 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._home = weakref.ref(viewer)
         viewer.layers.events.removed.connect(self._on_removed)
         viewer.layers.events.inserted.connect(self._on_inserted)
-        # before napari slices: where that is in a thread of its own, reads come late or not at all,
-        # and where it is not, it takes a while, and is done before `point` is told of
+        # where napari slices in a thread of its own, reads come late or not at all; where it does
+        # not, it has sliced when this is told, since it does so at `point`, which is told before,
+        # and slices again after it
         viewer.dims.events.current_step.connect(self._on_step, position="first")
         # a window closed by its own button removes no layers; a viewer without Qt has none
         window = getattr(getattr(viewer, "window", None), "_qt_window", None)
