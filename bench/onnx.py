@@ -234,10 +234,11 @@ def tiles(net: Net) -> None:
     for name, column in zip(("onnxruntime alone", "job"), zip(*rows[1:], strict=True), strict=True):
         clock, processor = map(statistics.median, zip(*column, strict=True))
         print(f"  {name:33} {clock:7.2f}  {processor:11.2f}")
-    clock, processor = (
-        statistics.median(bare[k] / job[k] for bare, job in rows[1:]) for k in range(2)
-    )
-    print(f"  ratio, of each round (goal 0.95)  {clock:7.2f}  {processor:11.2f}", flush=True)
+    said = []
+    for k in range(2):
+        ratios = sorted(bare[k] / job[k] for bare, job in rows[1:])
+        said.append(f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})")
+    print(f"  ratio, of each round (goal 0.95)  {'  '.join(said)}", flush=True)
 
 
 def whole(net: Net) -> None:
