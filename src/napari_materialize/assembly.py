@@ -87,10 +87,10 @@ class Assembly:
         self._pieces = pieces
         self._fill = fill
         self._whole = region
+        aligned = not any(self._offset) and parts.round_out(region) == region
         # where both are cut alike a part is a piece
-        self._same = parts == pieces and not any(self._offset) and parts.round_out(region) == region
-        nested = not any(self._offset) and parts.round_out(region) == region
-        self._factors = _factors(parts, pieces) if nested else None
+        self._same = aligned and parts == pieces
+        self._factors = _factors(parts, pieces) if aligned else None
         self._partial: dict[Index, _Partial] = {}
         self._lost: set[Index] = set()
         self._lock = threading.Lock()

@@ -18,12 +18,15 @@ from napari_materialize.sources import open_source
 from napari_materialize.view import View
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeIs
+
     from napari_materialize.arrays import Axis, Kind
     from napari_materialize.blocks import Boundary
 
 __all__ = [
     "changed_source",
     "lasting_identity",
+    "names_view",
     "op_text",
     "open_view",
     "parse_box",
@@ -225,9 +228,14 @@ def open_view(
 _BY_NAME = "view:"
 
 
+def names_view(source: object) -> TypeIs[str]:
+    """Whether a source is text that names a view, such as ``view:smooth``."""
+    return isinstance(source, str) and source.startswith(_BY_NAME)
+
+
 def _by_name(source: Any, views: Mapping[str, View] | None) -> Any:
     """Return the view that text such as ``view:smooth`` names, else the source as it is."""
-    if not isinstance(source, str) or not source.startswith(_BY_NAME):
+    if not names_view(source):
         return source
     if views is None:
         raise SourceError(

@@ -177,7 +177,9 @@ def _zarr(target: str, plan: LevelPlan) -> Any:
     try:
         return zarr.open_array(path, mode="r")
     except (OSError, ValueError) as error:
-        raise StoreError(f"result {path}: cannot be read as a zarr array: {error}") from error
+        raise StoreError(
+            f"result {path}: cannot be read as a zarr array ({error}); run the job again"
+        ) from error
 
 
 def _n5(target: str, plan: LevelPlan) -> _SourceLevel:
@@ -186,7 +188,7 @@ def _n5(target: str, plan: LevelPlan) -> _SourceLevel:
     try:
         source = open_source(target)
     except SourceError as error:
-        raise StoreError(f"result {target}: cannot be read: {error}") from error
+        raise StoreError(f"result {target}: cannot be read; {error}") from error
     if plan.position >= len(source.levels):
         raise StoreError(
             f"result {target}: level {plan.position} was written, and it has levels 0 to "

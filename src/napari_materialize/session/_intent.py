@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from napari_materialize.errors import InputError
 from napari_materialize.ops import Op, create
-from napari_materialize.recipe import open_view, parse_op
+from napari_materialize.recipe import names_view, open_view, parse_op
 from napari_materialize.view import View
 
 if TYPE_CHECKING:
@@ -162,7 +162,8 @@ def _base(intent: Intent, previous: Chain | None) -> tuple[View | None, str | No
     if intent.source is None:
         return None, "source: choose a layer or a path"
     asked = (intent.source, intent.boundary)
-    if previous is not None and previous.base is not None and not _by_name(intent.source):
+    named = names_view(intent.source)  # another view may have the name by now
+    if previous is not None and previous.base is not None and not named:
         before = previous.intent
         if before.source is asked[0] and before.boundary == asked[1]:
             return previous.base, None
@@ -170,11 +171,6 @@ def _base(intent: Intent, previous: Chain | None) -> tuple[View | None, str | No
         return open_view(intent.source, boundary=intent.boundary, views=intent.views), None
     except InputError as error:
         return None, str(error)
-
-
-def _by_name(source: object) -> bool:
-    """Whether a source is text that names a view: another one may have the name by now."""
-    return isinstance(source, str) and source.startswith("view:")
 
 
 def _ops(

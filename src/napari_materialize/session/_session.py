@@ -157,7 +157,7 @@ class Session:
         if unknown := fields.keys() - Intent.__dataclass_fields__.keys():
             raise OptionError(
                 f"session: there is no field {min(unknown)!r}; it has "
-                f"{', '.join(Intent.__dataclass_fields__)}"
+                f"{', '.join(Intent.__dataclass_fields__)}; change one of these"
             )
         if "box" in fields:
             fields = {"box_axes": None, **fields}
