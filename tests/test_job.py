@@ -257,6 +257,29 @@ def test_progress_counts_up_to_the_total_in_the_callers_thread():
     assert done.bytes > 0
 
 
+def test_a_job_that_stands_still_has_told_all_that_it_did():
+    three, stop = threading.Event(), threading.Event()
+    turns = itertools.count()
+
+    class Stuck(MemoryStore):
+        def put(self, path, data, /):
+            if path.startswith("0/") and not path.endswith((".zarray", ".zattrs")):
+                assert next(turns) < 3 or stop.wait(60)
+            super().put(path, data)
+
+    def job():
+        view = open_view(np.ones((40, 40)), chunks=(4, 4))
+        engine.materialize(view, Stuck(), on_progress=lambda c: c["done"] == 3 and three.set())
+
+    with Engine(slots=2) as engine:
+        thread = threading.Thread(target=job, daemon=True)
+        thread.start()
+        assert three.wait(60), "the last of what was written was not told"
+        stop.set()
+        thread.join(60)
+        assert not thread.is_alive()
+
+
 def test_a_progress_call_that_raises_ends_the_job():
     def progress(counts):
         if counts["done"]:

@@ -48,8 +48,10 @@ BLOCK_HOLDS = 0.02
 """Seconds for which a block's size, once asked for, is not asked for again."""
 
 POLL = 0.02
-"""Seconds between looks at the cancel event, which nobody else can wait for, and between two
-reports of progress."""
+"""Seconds between looks at the cancel event, which nobody else can wait for, and at progress."""
+
+TELL_EVERY = 0.05
+"""Seconds between two reports of progress, so that a fast job does not drown who listens."""
 
 GRACE = 0.15
 """Seconds that an aborted job waits for the writes under way."""
@@ -85,6 +87,10 @@ class Run:
         """Chunks that are being written."""
         self._when_quiet: Callable[[], None] | None = None
         self._beaten = time.monotonic()
+        self._said = time.monotonic() - TELL_EVERY
+        """When progress was reported last."""
+        self._told: dict[str, int] = {}
+        """What was reported then."""
         self._walk = self._units()
         self._unit = next(self._walk, None)
         """What is asked for next; None once all is asked for."""
@@ -139,7 +145,6 @@ class Run:
 
     def go(self) -> None:
         """Feed the engine until all is done or something stops it; raise what failed."""
-        told: dict[str, int] | None = None
         try:
             self._feed()
             over = False
@@ -147,17 +152,30 @@ class Run:
                 with self._changed:
                     if not self._over():
                         self._changed.wait(POLL)
-                    over, now = self._over(), self._tally.progress()
-                if now != told and self._plan.options.on_progress is not None:
-                    self._plan.options.on_progress(dict(now))
-                told = now
+                    over = self._over()
+                self._report(last=over)
                 over = over or self._stopped()
+            self._report(last=True)
             self._derive()
         finally:
             self._end()
         self._aborted = self._aborted or self._cancelled
         if self._error is not None and not self._aborted:
             raise self._error
+
+    def _report(self, *, last: bool) -> None:
+        """Tell whoever listens what is new: now and then, and what was held back when it is due.
+
+        A job may stand still after any chunk, so nothing waits for the next one to be told.
+        """
+        listener, now = self._plan.options.on_progress, time.monotonic()
+        if listener is None or not (last or now - self._said >= TELL_EVERY):
+            return
+        with self._lock:
+            counts = self._tally.progress()
+        if counts != self._told:
+            self._said, self._told = now, counts
+            listener(dict(counts))
 
     def _derive(self) -> None:
         """Make what is made of stored voxels, now that these are there."""
@@ -168,10 +186,8 @@ class Run:
             if self._stop.is_set() or self._stopped():
                 return
             deriver.make(coarser, file)
-            if self._plan.options.on_progress is not None:
-                with self._lock:
-                    now = self._tally.progress()
-                self._plan.options.on_progress(now)
+            self._report(last=False)
+        self._report(last=True)
 
     def _beat(self) -> None:
         """Give a sign of life now and then: other machines see no process."""

@@ -228,7 +228,8 @@ class Desk:
 
     def _on_progress(self, progress: Progress) -> None:
         """Pass on; in the job's thread."""
-        self._tell({"kind": "job", "job": job_state(self.session.job)})
+        with self._lock:
+            self._tell({"kind": "job", "job": job_state(self.session.job)})
 
     def _on_finished(self, job: Job) -> None:
         """Take note; in the job's thread."""
@@ -305,16 +306,17 @@ class Desk:
         self._tell(message, [picture.png])
 
     def tell_state(self) -> None:
-        """Tell every display all there is to know but the picture."""
+        """Tell every display all there is to know but the picture.
+
+        What is known is sent under the lock, too: nobody is told what was over what is.
+        """
         with self._lock:
-            message = {"kind": "state", **state_of(self.session), **self._look_state()}
-        self._tell(message)
+            self._tell({"kind": "state", **state_of(self.session), **self._look_state()})
 
     def tell_look(self) -> None:
         """Tell every display where one of them looks."""
         with self._lock:
-            message = {"kind": "look", **self._look_state()}
-        self._tell(message)
+            self._tell({"kind": "look", **self._look_state()})
 
     def _look_state(self) -> dict[str, Any]:
         look, seen = self._look, self._seen()

@@ -31,9 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
-TELL_EVERY = 0.05
-"""Seconds between two progress signals, so that a fast job does not drown who listens."""
-
 JOIN = 2.0
 """Seconds that `Session.close` waits for the job's thread."""
 
@@ -263,15 +260,12 @@ class Session:
     # ------------------------------------------------------------------ the job's thread
 
     def _work(self, engine: Engine, state: Resolved, cancel: threading.Event) -> None:
-        pace, told = Pace(self._clock), -TELL_EVERY
+        pace = Pace(self._clock)
 
         def tell(counts: dict[str, int]) -> None:
-            nonlocal told
             progress = pace.tell(counts)
             self._job = replace(self._job, progress=progress)
-            if progress.seconds - told >= TELL_EVERY or progress.done == progress.total:
-                told = progress.seconds
-                self._emit(self.progress, progress)
+            self._emit(self.progress, progress)
 
         try:
             receipt = _materialize(engine, state, cancel, tell)
