@@ -319,6 +319,42 @@ def test_a_failing_op_fails_its_chunk_alone_and_is_not_run_again():
             engine.retry(view, 0, (0, 2))
 
 
+class Mute(ValueError):
+    def __str__(self):
+        raise LookupError("no words")
+
+
+def circular():
+    """Return an error whose causes lead back to it."""
+    first, second = ValueError("first"), ValueError("second")
+    first.__cause__, second.__cause__ = second, first
+    return first
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Mute(), r"Mute: \(its text could not be made: LookupError\)"),
+        (circular(), "ValueError: first"),
+        (SystemExit(3), "SystemExit: 3"),
+        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+    ],
+)
+def test_whatever_an_op_raises_is_its_chunks_failure(error, said):
+    def fails(block):
+        if block[0, 0] == 2:
+            raise error
+        return block
+
+    view = numbers().view(ops.Function(fails, dtype="int64", name="fails", version="1"))
+    with Engine(slots=2) as engine:
+        claim = engine.claim(view, 0, (0, 1))
+        with pytest.raises(ChunkError, match=said):
+            claim.result(60)
+        assert engine.array(view)[0, 4] == 4
+        assert engine.materialize(view, MemoryStore(), on_error="collect").failed == 1
+
+
 def test_a_failed_input_fails_what_needs_it_and_is_retried_with_it():
     source = numbers()
     source.broken[0, 1] = OSError("unreadable")

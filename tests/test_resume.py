@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import zarr
 
 from doubles import Gate, RecordingArray
 from napari_materialize import Box, DirectoryStore, Engine, MemoryStore, materialize, open_view, ops
@@ -147,6 +148,45 @@ def test_a_finished_result_is_found_done_and_nothing_is_computed(tmp_path):
     assert (again.chunks, again.written, again.found) == (0, 0, first.chunks)
     assert chunks(files(tmp_path / "out")) == chunks(before)
     assert set(before) == set(files(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("on_error", ["raise", "collect"])
+def test_a_chunk_of_the_source_that_was_mended_is_all_that_is_left_to_do(tmp_path, on_error):
+    stored, voxels = tmp_path / "em.zarr", volume((16, 16, 16))
+    zarr.create_array(stored, data=voxels, chunks=(8, 8, 8), zarr_format=2)
+    chunk = stored / "1.0.1"
+    whole = chunk.read_bytes()
+    chunk.write_bytes(whole[:9])
+
+    def run(existing, **options):
+        return materialize(stored, tmp_path / "out", ops=["invert"], existing=existing, **options)
+
+    def unread():
+        document = json.loads((tmp_path / "out" / ".zattrs").read_bytes())
+        return document["napari_materialize"]["view"].get("unread")
+
+    options = {"on_error": on_error, "concurrency": 1}
+    if on_error == "raise":
+        with pytest.raises(ChunkError, match=r"1\.0\.1"):
+            run("error", **options)
+    else:
+        assert run("error", **options).failed == 1
+    assert unread() == [[1, 0, 1]]
+    assert run("resume", on_error="collect").failed == 1  # it is still damaged
+    other = stored / "0.0.1"
+    kept = other.read_bytes()
+    for data in (kept[:9], (stored / "1.1.1").read_bytes()):
+        other.write_bytes(data)  # the rest has to be what it was
+        rule = "chunk \\(0, 0, 1\\)|other content"
+        with pytest.raises(TargetError, match=rule):
+            run("resume")
+    other.write_bytes(kept)
+    chunk.write_bytes(whole)
+    done = run("resume")
+    assert (done.written, done.found, done.failed) == (1, 7, 0)
+    np.testing.assert_array_equal(zarr.open(tmp_path / "out/0")[...], 255 - voxels)
+    assert unread() is None
+    assert run("resume").found == 8
 
 
 def test_an_array_that_only_this_process_knows_cannot_be_gone_on_with():
@@ -602,6 +642,45 @@ def test_a_store_that_fails_is_gone_on_with_once_it_does_not(tmp_path, number, o
     assert again.found + again.written == 4
     assert again.written >= 2
     assert (opened_sum(tmp_path / "out")) == 16
+
+
+class Refuses:
+    """A store of somebody else's, which refuses a document from some time on."""
+
+    def __init__(self, after):
+        self.left, self.files = after, {}
+
+    def put(self, path, data, /):
+        if path == ".zattrs":
+            self.left -= 1
+            if self.left < 0:
+                raise LookupError("quota of Tuesday")
+        self.files[path] = data
+
+
+@pytest.mark.parametrize("after", [0, 1])
+def test_a_store_that_refuses_a_document_is_told_by_name(after):
+    view, store = open_view(np.ones((4, 4)), chunks=(2, 2)), Refuses(after)
+    with Engine(slots=1) as engine, pytest.raises(StoreError) as caught:
+        engine.materialize(view, store)
+    assert str(caught.value) == (
+        "writing .zattrs failed, and a result needs its metadata: LookupError: quota of Tuesday; "
+        "mend the store and run the job again"
+    )
+    assert {path for path in store.files if path.startswith("0/")} >= (
+        {"0/0/0", "0/1/1"} if after else set()
+    )
+
+
+def test_a_chunk_that_failed_is_told_though_the_record_cannot_be_written():
+    def fails(block):
+        raise ArithmeticError("not this one")
+
+    view = open_view(np.ones((4, 4)), [ops.Function(fails, dtype="f8")], chunks=(2, 2))
+    with Engine(slots=1) as engine, pytest.raises(ChunkError, match="not this one") as caught:
+        engine.materialize(view, Refuses(1))
+    assert "quota of Tuesday" in caught.value.__notes__[0]
+    assert caught.value.receipt.failed >= 1
 
 
 def opened_sum(path):

@@ -165,11 +165,21 @@ def failure(title: str, key: ChunkKey, cause: BaseException) -> ChunkError:
     if isinstance(cause, ChunkError) and cause.__cause__ is not None:
         reason, cause = str(cause), cause.__cause__
     else:
-        reason = f"{type(cause).__name__}: {cause}"
+        reason = f"{type(cause).__name__}: {_text(cause)}"
     chained: BaseException | None = cause
-    while chained is not None:
+    seen = set[int]()  # an op's errors may lead back to each other
+    while chained is not None and id(chained) not in seen:
+        seen.add(id(chained))
         traceback.clear_frames(chained.__traceback__)
-        chained = chained.__cause__ or chained.__context__
+        chained = chained.__context__ if chained.__cause__ is None else chained.__cause__
     error = ChunkError(f"chunk {key.chunk} of level {key.level} ({title}) failed: {reason}")
     error.__cause__ = cause
     return error
+
+
+def _text(cause: BaseException) -> str:
+    """Return what an error says; one that cannot say it must not take its chunk along."""
+    try:
+        return str(cause)
+    except Exception as error:  # noqa: BLE001 - whatever an op's own error does when it is asked
+        return f"(its text could not be made: {type(error).__name__})"

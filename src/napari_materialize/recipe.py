@@ -7,7 +7,7 @@ plan's (`plan`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from napari_materialize.arrays import Axis, Kind
     from napari_materialize.blocks import Boundary
+    from napari_materialize.geometry import Index
 
 __all__ = [
     "changed_source",
@@ -33,6 +34,7 @@ __all__ = [
     "parse_op",
     "parse_world_box",
     "split_parameters",
+    "unread",
     "view_record",
 ]
 
@@ -285,26 +287,51 @@ def _op(op: OpLike) -> Op:
     raise OpError(f"op: an op, a text, or a name with parameters is expected, got {op!r}; give one")
 
 
-def view_record(view: View) -> dict[str, Any]:
-    """Return what a result says of the view it was computed from, as JSON, without credentials."""
-    return {
+def view_record(view: View, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what a result says of the view it was computed from, as JSON, without credentials.
+
+    Chunks of the source that could not be read are left out of its identity and named, under
+    ``unread``. To be compared with an earlier record, ``before``, it leaves out what that one did.
+    """
+    left_out = unread(before)
+    record: dict[str, Any] = {
         "source": dict(view.source.record),
         "ops": [dict(op.record) for op in view.ops],
         "boundary": view.boundary,
-        "identity": lasting_identity(view),
+        "identity": lasting_identity(view, left_out),
+    }
+    left_out |= set(getattr(getattr(view.source, "lasting", None), "unread", ()))
+    if left_out:
+        record["unread"] = sorted(map(list, left_out))
+    return record
+
+
+def unread(record: Mapping[str, Any] | None) -> set[Index]:
+    """Return the source's chunks that a record of a view, from anywhere, names as left out.
+
+    Examples
+    --------
+    >>> unread({"unread": [[0, 1], "x", [None]]}), unread(None)
+    ({(0, 1)}, set())
+    """
+    named = record.get("unread") if isinstance(record, Mapping) else None
+    return {
+        tuple(each)
+        for each in (named if isinstance(named, list) else ())
+        if isinstance(each, list) and all(isinstance(n, int) for n in each)
     }
 
 
-def lasting_identity(view: View) -> str | None:
+def lasting_identity(view: View, without: Collection[Index] = ()) -> str | None:
     """Return what a record knows a view by, in another process; None if it cannot be known there.
 
     It is not what chunks are kept by (`View.identity`): a source that was touched or copied is the
-    same here, as far as a look at some of its chunks tells.
+    same here, as far as a look at some of its chunks tells, those ``without`` left out.
     """
     if not view.stable:
         return None
     lasting = getattr(view.source, "lasting", None)
-    digest = view.source.identity if lasting is None else lasting()
+    digest = view.source.identity if lasting is None else lasting(without)
     for op in view.ops:
         digest = sha256(f"{digest}\n{view.boundary}\n{op.identity}".encode()).hexdigest()
     return str(digest)

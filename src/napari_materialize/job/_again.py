@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from napari_materialize.errors import InputError, OptionError
 from napari_materialize.geometry import Box
 from napari_materialize.ops import create
-from napari_materialize.recipe import lasting_identity, open_view
+from napari_materialize.recipe import lasting_identity, open_view, unread
 
 if TYPE_CHECKING:
     from napari_materialize.ops import Op
@@ -55,7 +55,7 @@ def recorded_view(record: Mapping[str, Any], models: Sequence[str] = ()) -> View
         )
     view = open_view(location, [_op(*each, models) for each in names], boundary=boundary, **options)
     known = described.get("identity")
-    if known is not None and lasting_identity(view) != known:
+    if known is not None and lasting_identity(view, unread(described)) != known:
         raise OptionError(
             f"record: the source {location} is not what the result was made of: it has other "
             "voxels or another description, or an op computes something else by now; run the job "

@@ -22,6 +22,7 @@ from napari_materialize.journal import (
     read_journal,
 )
 from napari_materialize.layout import is_result_path, read_record
+from napari_materialize.recipe import unread
 from napari_materialize.stores import KeptStore
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ def _decide(plan: Plan, store: KeptStore, seen: _Seen) -> str:
     if existing == "overwrite":
         _refuse_foreign(store, name)
         return "overwrite"
-    key = job_key(plan)
     begun = _begun(seen)
+    key = job_key(plan, begun)
     same = begun is None or not (differs := differing(begun, key))
     if existing == "resume" or (same and seen.found is not None):
         if not same:
@@ -146,7 +147,7 @@ def _decide(plan: Plan, store: KeptStore, seen: _Seen) -> str:
             f"target {name}: a job for another box is unfinished there; go on with that one first "
             "(existing=resume with its box), or choose another place"
         )
-    if reason := _unaddable(seen.record, key):
+    if reason := _unaddable(seen.record, job_key(plan, seen.record)):
         raise TargetError(
             f"target {name}: another box can only be added to a result of the same view, written "
             f"the same way: {reason}; ask for the same, or choose another place"
@@ -197,6 +198,8 @@ def _view_differs(old: Mapping[str, Any], now: Mapping[str, Any]) -> str:
                     f"source there: {_short(before.get('location'))}, here: "
                     f"{_short(here.get('location'))}"
                 )
+    if new := unread(now) - unread(old):
+        return f"chunk {min(new)} of its source could be read then, and cannot be now"
     return "the view is another one: its source or a model has other content"
 
 

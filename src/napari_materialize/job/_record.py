@@ -10,6 +10,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+from napari_materialize.errors import MaterializeError, StoreError
 from napari_materialize.recipe import view_record
 
 if TYPE_CHECKING:
@@ -38,11 +39,14 @@ def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def job_key(plan: Plan) -> dict[str, Any]:
-    """Return what has to be the same for one job to go on with another's result, as JSON has it."""
+def job_key(plan: Plan, before: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return what has to be the same for one job to go on with another's result, as JSON has it.
+
+    Where there is such a result its record, ``before``, says what was left out of the source.
+    """
     options = plan.options
     key = {
-        "view": view_record(plan.view),
+        "view": view_record(plan.view, None if before is None else before.get("view")),
         "kind": plan.view.kind,
         "levels": [
             {"level": each.level, "box": [list(each.box.start), list(each.box.stop)]}
@@ -101,7 +105,15 @@ class Record:
 
     def _put(self, documents: Mapping[str, bytes]) -> None:
         for path, data in documents.items():
-            self._plan.store.put(path, data)
+            try:
+                self._plan.store.put(path, data)
+            except MaterializeError:  # names the file
+                raise
+            except Exception as error:
+                raise StoreError(
+                    f"writing {path} failed, and a result needs its metadata: "
+                    f"{type(error).__name__}: {error}; mend the store and run the job again"
+                ) from error
 
     def _documents(
         self, state: Mapping[str, Any], windows: Windows | None = None

@@ -15,7 +15,7 @@ import hashlib
 import math
 import operator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,13 +23,13 @@ import numpy as np
 from napari_materialize.sources.opened import fingerprint
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.geometry import Index
     from napari_materialize.sources.opened import BlockReader
 
-__all__ = ["lasting_identity"]
+__all__ = ["Lasting"]
 
 PROBED_BYTES, MOST_PROBED = 2**22, 64
 """Of each image so many bytes of voxels are looked at, or so many chunks if that is less; one chunk
@@ -39,10 +39,12 @@ WORTH_A_THREAD = 2**16
 """Bytes of voxels in a chunk from which on several are read at a time."""
 
 
-def lasting_identity(levels: Sequence[Level], kind: Kind, readers: Sequence[BlockReader]) -> str:
-    """Return text that is equal for images with equal descriptions whose probed chunks are equal.
+class Lasting:
+    """What a record knows a source by: text that is equal for images with equal probed chunks.
 
-    The finest level is probed: the others are made of it.
+    The finest level is probed: the others are made of it. A chunk that cannot be read says nothing
+    of the source, so it is left out and named. A job that meets it fails there, and goes on from
+    its record once it can be read again.
 
     Parameters
     ----------
@@ -51,38 +53,55 @@ def lasting_identity(levels: Sequence[Level], kind: Kind, readers: Sequence[Bloc
     kind : {"image", "label", "mask"}
         What its voxels mean.
     readers : sequence of callable
-        How each level is read.
+        How each level is read, once: when something is first asked.
 
     Examples
     --------
     >>> from napari_materialize.arrays import Level
     >>> level, voxels = Level((4, 4), "u1", (2, 2)), np.arange(16, dtype="u1").reshape(4, 4)
-    >>> one = lasting_identity([level], "image", [lambda box: voxels[box.slices]])
-    >>> one == lasting_identity([level], "image", [lambda box: voxels.copy()[box.slices]])
+    >>> one = Lasting([level], "image", [lambda box: voxels[box.slices]])
+    >>> one() == Lasting([level], "image", [lambda box: voxels.copy()[box.slices]])()
     True
-    >>> one == lasting_identity([level], "image", [lambda box: 0 * voxels[box.slices]])
+    >>> one() == Lasting([level], "image", [lambda box: 0 * voxels[box.slices]])()
     False
+    >>> one.unread
+    ()
     """
-    digest, finest = hashlib.sha256(), levels[0]
-    chunks = list(probed(finest))
-    told = partial(_told, finest, readers[0])
-    if math.prod(finest.chunks) * finest.dtype.itemsize < WORTH_A_THREAD or len(chunks) == 1:
-        found: Iterator[bytes] = map(told, chunks)
-    else:  # every job waits for it, and no core has anything else to do yet
+
+    def __init__(self, levels: Sequence[Level], kind: Kind, readers: Sequence[BlockReader]) -> None:
+        self._levels, self._kind, self._readers = levels, kind, readers
+
+    def __call__(self, without: Collection[Index] = ()) -> str:
+        """Return the text; chunks ``without`` are left out, as a record says it was made."""
+        digest = hashlib.sha256()
+        for chunk, told in self._told.items():
+            if told is not None and chunk not in without:
+                digest.update(told)
+        return f"probed:{fingerprint(self._levels, self._kind, digest.hexdigest())}"
+
+    @property
+    def unread(self) -> tuple[Index, ...]:
+        """The probed chunks of the finest level that could not be read."""
+        return tuple(chunk for chunk, told in self._told.items() if told is None)
+
+    @cached_property
+    def _told(self) -> dict[Index, bytes | None]:
+        finest = self._levels[0]
+        chunks = list(probed(finest))
+        told = partial(_told, finest, self._readers[0])
+        if math.prod(finest.chunks) * finest.dtype.itemsize < WORTH_A_THREAD or len(chunks) == 1:
+            return dict(zip(chunks, map(told, chunks), strict=True))
+        # every job waits for it, and no core has anything else to do yet
         with ThreadPoolExecutor(min(4, len(chunks))) as pool:
-            found = pool.map(told, chunks)
-    for each in found:
-        digest.update(each)
-    return f"probed:{fingerprint(levels, kind, digest.hexdigest())}"
+            return dict(zip(chunks, pool.map(told, chunks), strict=True))
 
 
-def _told(level: Level, reader: BlockReader, chunk: Index) -> bytes:
-    """Return what a chunk adds to the identity; one that cannot be read, its failure's name."""
+def _told(level: Level, reader: BlockReader, chunk: Index) -> bytes | None:
+    """Return what a chunk adds to the identity; None of one that cannot be read."""
     try:
         block = np.ascontiguousarray(reader(level.grid.box(chunk)), level.dtype)
-    except Exception as error:  # noqa: BLE001 - told by its name
-        # the job will meet it too; one that is mended meanwhile makes another source
-        return type(error).__name__.encode()
+    except Exception:  # noqa: BLE001 - named as unread; the job will meet it too, and say why
+        return None
     return hashlib.sha256(block).digest()
 
 

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from napari_materialize.arrays import Kind, Level
     from napari_materialize.geometry import Index
+    from napari_materialize.sources.lasting import Lasting
 
 __all__ = ["BlockReader", "OpenedSource", "fingerprint"]
 
@@ -82,7 +83,7 @@ class OpenedSource:
     """Returns the identity it would have if it were opened now; None where that cannot be told, or
     not without asking a server. Raises what opening does."""
 
-    lasting: Callable[[], str] | None = field(default=None, repr=False)
+    lasting: Lasting | None = field(default=None, repr=False)
     """Returns what a record knows the source by, whenever it was touched and wherever it is copied
     to; None where that is ``identity``. Reads a few chunks when it is first called."""
 

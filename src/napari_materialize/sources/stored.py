@@ -10,12 +10,11 @@ from __future__ import annotations
 import itertools
 import re
 from dataclasses import replace
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import SourceError, StoreError
 from napari_materialize.sources.folder import Node, inside, inside_text, node_at
-from napari_materialize.sources.lasting import lasting_identity
+from napari_materialize.sources.lasting import Lasting
 from napari_materialize.sources.multiscales import Multiscale, read_multiscale
 from napari_materialize.sources.n5 import describe_n5, level_nodes, levels_of, placed_alone
 from napari_materialize.sources.opened import BlockReader, OpenedSource, fingerprint
@@ -321,7 +320,7 @@ def _source(
         record=record,
         readers=readers,
         # far away a look at chunks would take as long as a small job
-        lasting=cache(lambda: lasting_identity(levels, kind, readers)) if near else None,
+        lasting=Lasting(levels, kind, readers) if near else None,
         notices=(*notices, *contradictions(levels)),
         storage=tuple(
             storage_of(node, node.folder.path_in(nodes[0].folder) or node.folder.name)
