@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -14,6 +15,7 @@ import zarr
 from napari_materialize.errors import InputError
 from napari_materialize.recipe import open_view
 from napari_materialize.samples import detector_path
+from napari_materialize.stores._lock import FolderLock
 from terminal import apart, everything_in, here, ramp, write_image
 
 if TYPE_CHECKING:
@@ -243,6 +245,16 @@ def test_target_where_nobody_can_write(place: Path, capfd: pytest.CaptureFixture
     refused(capfd, place, [IMAGE, "/proc/1/out.zarr"], r"/proc/1/out\.zarr.*failed")
 
 
+def test_target_that_is_an_empty_folder_nobody_can_write_to(
+    place: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(lock: FolderLock) -> None:  # the system's own rules do not hold for root
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    monkeypatch.setattr(FolderLock, "take", refuse)
+    refused(capfd, place, [IMAGE, "empty"], "permission denied; choose another folder")
+
+
 def test_info_refuses_as_run_does(place: Path, capfd: pytest.CaptureFixture[str]) -> None:
     for arguments, told in (
         (["gone.zarr"], "nothing is there"),
@@ -326,3 +338,5 @@ def test_every_refusal_in_python_is_an_input_error(place: Path) -> None:
     for op in ("blur", "gaussian", "gaussian:sigma=-1", "onnx:model=junk.onnx,halo=1"):
         with pytest.raises(InputError):
             open_view(IMAGE, [op])
+    with pytest.raises(InputError, match=r"ops: .*got None; give \[\] for none"):
+        open_view(IMAGE, None)  # type: ignore[arg-type]

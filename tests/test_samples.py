@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,7 +23,7 @@ def sample() -> tuple[np.ndarray, samples.Blobs]:
     return samples.volume()
 
 
-def test_the_volume_is_generated_quickly_and_the_same(
+def test_the_volume_is_generated_the_same(
     sample: tuple[np.ndarray, samples.Blobs],
 ) -> None:
     data, blobs = sample
@@ -36,9 +35,6 @@ def test_the_volume_is_generated_quickly_and_the_same(
     small = samples.volume((16, 64, 64), seed=3)[0]
     np.testing.assert_array_equal(small, samples.volume((16, 64, 64), seed=3)[0])
     assert (small != samples.volume((16, 64, 64), seed=4)[0]).any()
-    start = time.process_time()
-    samples.volume()
-    assert time.process_time() - start < 3
 
 
 def test_blobs_are_where_they_are_said_to_be(sample: tuple[np.ndarray, samples.Blobs]) -> None:

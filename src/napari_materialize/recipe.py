@@ -274,6 +274,8 @@ def _listed(ops: OpLike | Iterable[OpLike]) -> list[OpLike]:
         and isinstance(ops[1], Mapping)
     ):
         return [ops]
+    if not isinstance(ops, Iterable):
+        raise OpError(f"ops: an op or several are expected, got {ops!r}; give [] for none")
     return list(ops)
 
 
@@ -300,7 +302,8 @@ def view_record(view: View, before: Mapping[str, Any] | None = None) -> dict[str
         "boundary": view.boundary,
         "identity": lasting_identity(view, left_out),
     }
-    left_out |= set(getattr(getattr(view.source, "lasting", None), "unread", ()))
+    if record["identity"] is not None:
+        left_out |= set(getattr(getattr(view.source, "lasting", None), "unread", ()))
     if left_out:
         record["unread"] = sorted(map(list, left_out))
     return record

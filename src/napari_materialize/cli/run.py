@@ -189,8 +189,7 @@ def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) 
         try:
             done, signal_number = materialize_watched(engine, plan, options)
         except (MaterializeError, KeyboardInterrupt) as error:
-            if isinstance(error, StoreError) and not Path(report["target"]).exists():
-                # not even its folder could be made
+            if isinstance(error, StoreError) and _nothing_made(Path(report["target"])):
                 raise TargetError(f"target: {error}; choose another folder") from error
             if isinstance(error, ChunkError) and error.receipt is not None:
                 report |= _counts(error.receipt)
@@ -239,6 +238,11 @@ def _plan(view: View, out: str, options: Mapping[str, Any]) -> Plan:
             raise
         reason = error.strerror or type(error).__name__
         raise TargetError(f"target {out}: {reason}; choose another folder") from error
+
+
+def _nothing_made(target: Path) -> bool:
+    """Return whether a job could not even make its folder, or begin in an empty one."""
+    return not target.exists() or (target.is_dir() and not any(target.iterdir()))
 
 
 def _counts(done: Any) -> dict[str, Any]:
