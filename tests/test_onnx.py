@@ -16,14 +16,16 @@ import numpy as np
 import onnx
 import pytest
 import scipy.ndimage
+import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper, numpy_helper
 
-from napari_materialize import ops
+from napari_materialize import Engine, MemoryStore, open_view, ops
 from napari_materialize.arrays import Axis, Level
 from napari_materialize.errors import ModelError, OpError
 from napari_materialize.geometry import Box
+from readback import opened
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -180,6 +182,23 @@ def test_a_model_with_a_stride_sees_blocks_on_its_multiples(
     stop = tuple(data.draw(st.integers(a + 1, n)) for a, n in zip(start, shape, strict=True))
     box = Box(start, stop)
     np.testing.assert_allclose(apply(op, array, level, box), whole[box.slices], atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(8, 12), (9, 12), (8, 15), (30, 26), (3, 2)])
+def test_chunks_that_the_volumes_edge_cuts_are_handed_on_in_whole_strides(
+    tmp_path: Path, shape: tuple[int, int]
+) -> None:
+    array = np.random.default_rng(1).normal(size=shape).astype("f4")
+    full = np.pad(array, [(0, -n % 4) for n in shape], mode="edge")
+    means = full.reshape(full.shape[0] // 4, 4, -1, 4).mean((1, 3))
+    whole = means.repeat(4, 0).repeat(4, 1)[: shape[0], : shape[1]]
+    op, store = ops.Onnx(pooled(tmp_path / "pool.onnx"), halo=0), MemoryStore()
+    view = open_view(zarr.array(array, chunks=(8, 8)), [op])
+    with Engine(slots=2) as engine:
+        np.testing.assert_allclose(engine.array(view)[...], whole, atol=1e-6)
+    with Engine(slots=2) as engine:
+        assert engine.materialize(view, store).failed == 0
+    np.testing.assert_allclose(opened(store)[...], whole, atol=1e-6)
 
 
 def test_the_multiple_a_model_runs_on_is_found_if_nobody_says(tmp_path: Path) -> None:

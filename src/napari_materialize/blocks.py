@@ -195,9 +195,16 @@ def spread(chain: Sequence[Link], made: Level) -> tuple[bool, ...]:
 
 
 def own_voxels(chain: Sequence[Link], made: Level) -> bool:
-    """Whether a chunk of what is ``made`` takes the voxels at its place, and no others."""
+    """Whether a chunk of what is ``made`` takes the voxels at its place, and no others.
+
+    The last one too, which the level's edge may cut: a model of stride 4 is handed more of it.
+    """
+    counts = made.grid.counts
+    ends = [made.grid.box(index) for index in ((0,) * made.ndim, tuple(n - 1 for n in counts))]
     whole = Box((0,) * made.ndim, made.chunks)
-    return _reach(chain, made.chunks)[-1].takes == whole
+    return _reach(chain, made.chunks)[-1].takes == whole and all(
+        step.block == box for box in ends for step in steps_for(chain, box)
+    )
 
 
 class BlockLimits(NamedTuple):
