@@ -373,7 +373,7 @@ def test_a_second_signal_stops_at_once(slow: tuple[str, ...], tmp_path: Path) ->
     under_way(process, tmp_path / "out.zarr")
     process.send_signal(signal.SIGINT)
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in out + err
 
@@ -401,7 +401,7 @@ def on_a_terminal(*arguments: str) -> tuple[int, str]:
     reader = threading.Thread(target=read)
     reader.start()
     process.wait(timeout=120)
-    reader.join(timeout=30)
+    reader.join(timeout=60)
     os.close(ours)
     return process.returncode, b"".join(shown).decode()
 

@@ -19,7 +19,7 @@ from napari_materialize.job import planned
 from napari_materialize.session import Session
 from napari_materialize.stores import Volume, _directory
 
-WAIT = 20.0
+WAIT = 60.0
 
 
 class Small(MemoryStore):

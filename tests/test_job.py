@@ -21,6 +21,7 @@ from napari_materialize.errors import (
     EngineClosed,
     LevelError,
     OptionError,
+    StoreError,
     TargetError,
 )
 from readback import opened, record
@@ -429,8 +430,10 @@ def test_a_store_that_fails_at_the_metadata_fails_the_job():
         def put(self, path, data, /):
             raise PermissionError(errno.EACCES, "Permission denied")
 
-    with Engine(slots=1) as engine, pytest.raises(PermissionError):
+    told = r"writing 0/\.zarray failed.*PermissionError.*mend the store"
+    with Engine(slots=1) as engine, pytest.raises(StoreError, match=told) as caught:
         engine.materialize(open_view(np.ones((4, 4))), ReadOnly())
+    assert caught.value.errno == errno.EACCES
 
 
 # ---------------------------------------------------------------------- the record

@@ -28,7 +28,7 @@ from napari_materialize._napari.live import add_view, placement
 from napari_materialize._napari.pacing import Pace
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.looking import Lease
-from windows import live_of, settle
+from windows import WAIT, live_of, settle
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -164,7 +164,7 @@ def test_the_settled_picture_is_that_of_stored_data(
     viewer.add_layer(known)
     live.visible = False
     assert (viewer.scene.camera.center, viewer.scene.camera.zoom) == camera
-    qtbot.waitUntil(lambda: known.loaded)
+    qtbot.waitUntil(lambda: known.loaded, timeout=WAIT)
     expected = viewer.screenshot(size=SCREEN, flash=False)
     assert len(np.unique(expected[..., :3].reshape(-1, 3), axis=0)) > 1, "there is nothing to see"
     np.testing.assert_array_equal(painted, expected)
@@ -199,7 +199,7 @@ def test_the_settled_picture_is_that_of_stored_data_seen_otherwise(
     )
     viewer.add_layer(known)
     live.visible = False
-    qtbot.waitUntil(lambda: known.loaded)
+    qtbot.waitUntil(lambda: known.loaded, timeout=WAIT)
     expected = viewer.screenshot(size=SCREEN, flash=False)
     assert len(np.unique(expected[..., :3].reshape(-1, 3), axis=0)) > 2, "there is nothing to see"
     np.testing.assert_array_equal(painted, expected)
@@ -249,7 +249,7 @@ def test_two_dimensions(make_napari_viewer: Any, qtbot: Any, slicing: str, engin
     assert layer.ndim == 2
     for zoom, number in ((0.2, 2), (8, 0)):
         viewer.scene.camera.zoom = zoom
-        qtbot.waitUntil(lambda number=number: layer.data_level == number)
+        qtbot.waitUntil(lambda number=number: layer.data_level == number, timeout=WAIT)
         settle(qtbot, layer)
         box = tuple(slice(*layer.corner_pixels[:, a] + (0, 1)) for a in (0, 1))
         np.testing.assert_array_equal(layer._slice.image.raw, (arrays[number] + 1)[box])
@@ -267,7 +267,7 @@ def test_holes_show_the_coarser_level_until_they_are_filled(
     viewer = make_napari_viewer(show=True)
     layer = add_view(viewer, view, engine, contrast_limits=(0, 1000), locked_data_level=0)
     viewer.dims.set_current_step(0, 4)
-    qtbot.waitUntil(lambda: gate.running == 2)
+    qtbot.waitUntil(lambda: gate.running == 2, timeout=WAIT)
     seen = layer._slice.image.raw
     np.testing.assert_array_equal(seen, coarse[1].repeat(4, 0).repeat(4, 1))
     gate.open.set()
@@ -286,21 +286,29 @@ def test_labels_of_which_nothing_is_there_are_drawn_as_one_voxel(
     viewer.add_image(np.arange(4096.0).reshape(16, 16, 16))
     layer = add_view(viewer, view, engine)
     viewer.dims.ndisplay = 3
-    qtbot.waitUntil(lambda: layer.loaded and layer._slice.image.raw.shape == (1, 1, 1))
+    qtbot.waitUntil(
+        lambda: layer.loaded and layer._slice.image.raw.shape == (1, 1, 1), timeout=WAIT
+    )
     nothing = viewer.screenshot(size=SCREEN, flash=False)
     assert layer.extent.data.tolist() == [[0, 0, 0, 0], [1, 15, 15, 15]]
     middle, ray = (0.0, *[8.0] * 3), {"view_direction": (0, 1, 0, 0), "dims_displayed": [1, 2, 3]}
     assert layer.get_value(middle, **ray) in (None, (1, None))
     layer.colormap = direct_colormap({0: "red", 1: "blue", None: "green"})
     layer.refresh()  # where the background is seen it is drawn
-    qtbot.waitUntil(lambda: layer.loaded and layer._slice.image.raw.shape == (8, 8, 8))
+    qtbot.waitUntil(
+        lambda: layer.loaded and layer._slice.image.raw.shape == (8, 8, 8), timeout=WAIT
+    )
     layer.colormap = direct_colormap({1: "blue", None: "green"})
     layer.refresh()
-    qtbot.waitUntil(lambda: layer.loaded and layer._slice.image.raw.shape == (1, 1, 1))
+    qtbot.waitUntil(
+        lambda: layer.loaded and layer._slice.image.raw.shape == (1, 1, 1), timeout=WAIT
+    )
     layer.visible = False
     np.testing.assert_array_equal(viewer.screenshot(size=SCREEN, flash=False), nothing)
     layer.visible = True
-    qtbot.waitUntil(lambda: workers.run_all() == 0 and live_of(layer).settled and layer.loaded)
+    qtbot.waitUntil(
+        lambda: workers.run_all() == 0 and live_of(layer).settled and layer.loaded, timeout=WAIT
+    )
     np.testing.assert_array_equal(layer._slice.image.raw, arrays[1][0])
     assert not np.array_equal(viewer.screenshot(size=SCREEN, flash=False), nothing)
     engine.close()
@@ -344,7 +352,7 @@ def test_a_repaint_has_the_list_of_layers_drawn_once_its_picture_is_there(
     repaint._refresh(layer, thumbnail=True)
     assert ("set_data" in told) == (slicing == "sync")
     assert "reload" not in told
-    qtbot.waitUntil(lambda: {"set_data", "thumbnail"} <= set(told))
+    qtbot.waitUntil(lambda: {"set_data", "thumbnail"} <= set(told), timeout=WAIT)
 
 
 def _corners(layer: Layer) -> tuple[slice, ...]:
@@ -367,7 +375,7 @@ def test_a_dropped_drag_computes_few_stale_chunks(
     done = len(gate.calls)
     for z in range(1, 11):
         viewer.dims.set_current_step(0, z)
-        qtbot.waitUntil(lambda z=z: {index[0] for _, index in picture(layer)} == {z})
+        qtbot.waitUntil(lambda z=z: {index[0] for _, index in picture(layer)} == {z}, timeout=WAIT)
     gate.open.set()
     settle(qtbot, layer)
     computed = gate.calls[done:]
@@ -384,7 +392,7 @@ def held(make_napari_viewer: Any, qtbot: Any, engine: Any) -> Iterator[tuple[Any
     view = nm.open_view([a.astype("i8") for a in volume()], [gate.op], chunks=(4, 32, 32))
     viewer = make_napari_viewer(show=True)
     layer = add_view(viewer, view, engine, contrast_limits=(0, 1000))
-    qtbot.waitUntil(lambda: gate.running == 2)
+    qtbot.waitUntil(lambda: gate.running == 2, timeout=WAIT)
     assert not nothing_held(layer)
     yield viewer, layer, gate
     gate.open.set()
@@ -512,7 +520,7 @@ def test_nothing_keeps_a_layer_alive(qtbot: Any, engine: Any) -> None:
     del viewer, layer
     gc.collect()
     assert gone() is None
-    qtbot.waitUntil(lambda: not reads.held(Group.PICTURE))
+    qtbot.waitUntil(lambda: not reads.held(Group.PICTURE), timeout=WAIT)
 
 
 def test_a_layer_may_be_collected_inside_the_engines_lock(qtbot: Any, engine: Any) -> None:
@@ -523,7 +531,7 @@ def test_a_layer_may_be_collected_inside_the_engines_lock(qtbot: Any, engine: An
     with engine._lock:
         del viewer, layer
         gc.collect()
-    qtbot.waitUntil(lambda: not reads.held(Group.PICTURE))
+    qtbot.waitUntil(lambda: not reads.held(Group.PICTURE), timeout=WAIT)
 
 
 def test_a_viewer_as_widgets_are_handed_it(engine: Any) -> None:

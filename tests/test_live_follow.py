@@ -354,7 +354,9 @@ def test_a_job_and_a_viewer_share_chunks(
     qtbot.waitUntil(lambda: gate.running >= 1, timeout=WAIT)
     layer = add_view(viewer, view, engine, contrast_limits=(0, 64))
     viewer.dims.set_current_step(0, 50)
-    qtbot.waitUntil(lambda: {i[0] for _, i in live_of(layer).reads.held(Group.PICTURE)} == {50})
+    qtbot.waitUntil(
+        lambda: {i[0] for _, i in live_of(layer).reads.held(Group.PICTURE)} == {50}, timeout=WAIT
+    )
     gate.open.set()
     settle(qtbot, layer)
     np.testing.assert_array_equal(shown(layer), array[50] + 1)

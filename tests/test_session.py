@@ -27,7 +27,7 @@ from napari_materialize.session import (
     resolve,
 )
 
-WAIT = 20.0
+WAIT = 60.0
 """Seconds after which a test that waits has failed."""
 
 

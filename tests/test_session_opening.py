@@ -11,7 +11,7 @@ import pytest
 from napari_materialize import ops
 from napari_materialize.session import Session
 
-WAIT = 20
+WAIT = 60
 
 
 class Looking(ops.available()["invert"]):  # type: ignore[misc]

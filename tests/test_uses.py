@@ -128,7 +128,7 @@ def held_of_a_walk(engine: Engine, view: nm.View, box: Box) -> tuple[int, int, s
     with engine.working_on(view, 0, box):
         for index in view.walk(0, box):
             with engine.claim(view, 0, index, background=True) as claim:
-                claim.result(10)
+                claim.result(60)
             most = max(most, engine.stats()["bytes"]["inputs"])
             entries = engine._dispatch.cache
             cut = [key for key in entries.resident() if key.stage.endswith(" rest")]
@@ -178,7 +178,7 @@ def test_a_client_gets_a_whole_chunk_where_a_job_holds_a_margin():
     with Engine(slots=2) as engine, engine.working_on(view, 0, Box((0, 0), voxels.shape)):
         for index in ((0, 0), (0, 1)):
             with engine.claim(view, 0, index, background=True) as claim:
-                claim.result(10)
+                claim.result(60)
         assert any(key.stage.endswith(" rest") for key in engine._dispatch.cache.resident())
         np.testing.assert_array_equal(engine.array(plain, 0)[:, :64], voxels[:, :64])
         other = nm.View.of(view.source, [ops.Gaussian(2.0, dtype="float32")])
@@ -199,9 +199,9 @@ def test_a_margin_that_does_not_reach_far_enough_is_not_taken():
     with Engine(slots=2) as engine, engine.working_on(near, 0, box):
         for index in ((0, 0), (0, 1)):
             with engine.claim(near, 0, index, background=True) as claim:
-                claim.result(10)
+                claim.result(60)
         with engine.claim(far, 0, (0, 2), background=True) as claim:
-            found = claim.result(10).copy()
+            found = claim.result(60).copy()
     assert Counter(array.reads) == {(0, 0): 1, (0, 1): 2, (0, 2): 1, (0, 3): 1}
     with Engine(slots=2) as engine:
         np.testing.assert_array_equal(found, engine.array(far, 0)[:, 64:96])

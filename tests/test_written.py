@@ -158,7 +158,7 @@ def test_while_the_job_runs(engine: Engine, counted: Counted, tmp_path: Path) ->
             return
         calls = counted.calls
         with engine.claim(view, 0, index) as claim:
-            assert np.array_equal(claim.result(20), oracle(view)[:8, :16])
+            assert np.array_equal(claim.result(60), oracle(view)[:8, :16])
         seen.append(counted.calls == calls)
 
     engine.materialize(view, tmp_path / "a.zarr", on_progress=look)
@@ -181,7 +181,7 @@ def test_an_aborted_job_leaves_what_it_wrote(
     for path in files:
         index = (int(path.parent.name), int(path.name))
         with engine.claim(view, 0, index) as claim:
-            claim.result(20)
+            claim.result(60)
     assert len(files) >= 5
     assert counted.calls == calls
 

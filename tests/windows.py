@@ -13,7 +13,7 @@ from napari_materialize._napari.repaint import LiveLayer, live_layer
 if TYPE_CHECKING:
     from napari.layers import Layer
 
-WAIT = 20_000
+WAIT = 60_000
 """Milliseconds after which a test that waits has failed."""
 
 

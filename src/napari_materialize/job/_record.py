@@ -110,10 +110,12 @@ class Record:
             except MaterializeError:  # names the file
                 raise
             except Exception as error:
-                raise StoreError(
+                failure = StoreError(
                     f"writing {path} failed, and a result needs its metadata: "
                     f"{type(error).__name__}: {error}; mend the store and run the job again"
-                ) from error
+                )
+                failure.errno = getattr(error, "errno", None)
+                raise failure from error
 
     def _documents(
         self, state: Mapping[str, Any], windows: Windows | None = None
