@@ -239,7 +239,7 @@ class ChunkGrid:
         if len(index) != len(self.counts):
             return False
         # each claim asks, and a generator takes three times as long
-        for at, count in zip(index, self.counts, strict=True):  # noqa: SIM110
+        for at, count in zip(index, self.counts, strict=True):  # noqa: SIM110 - see above
             if not 0 <= at < count:
                 return False
         return True

@@ -59,7 +59,7 @@ class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
         layers of the process share.
     """
 
-    def __init__(self, viewer: napari.viewer.Viewer, session: Session | None = None) -> None:  # type: ignore[name-defined]  # noqa: F821
+    def __init__(self, viewer: napari.viewer.Viewer, session: Session | None = None) -> None:  # type: ignore[name-defined]  # noqa: F821 - napari reads it
         super().__init__()
         # a plugin is handed a proxy that lives no longer than this call
         viewer = getattr(viewer, "__wrapped__", viewer)

@@ -149,7 +149,7 @@ def _returns_centre(axis: AxisGrid, reach: int | None) -> _Axis | None:
     return _Axis(_up(axis.least, axis), axis.stride, 0.0, 0.0, True)
 
 
-def _along(  # noqa: PLR0917
+def _along(  # noqa: PLR0917 - private
     k: int,
     run: Run,
     sample: Sample,
@@ -218,7 +218,7 @@ def _windows(axis: AxisGrid, side: int) -> tuple[_Window, _Window] | None:
     return _Window(0, axis.side(inner + 3 * shift)), _Window(shift, inner)
 
 
-def _compare(  # noqa: PLR0917
+def _compare(  # noqa: PLR0917 - private
     k: int,
     run: Run,
     sample: Sample,

@@ -94,7 +94,7 @@ def _needed(axis: AxisGrid, distance: int) -> int:
     return middle + 2 * (distance + CHANGED + axis.least)
 
 
-def _change(  # noqa: PLR0917
+def _change(  # noqa: PLR0917 - private
     k: int,
     axis: AxisGrid,
     run: Callable[[np.ndarray], np.ndarray],

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 __all__ = ["ModelOp"]
 
 
-def _parameter(name: str, help: str, default: Any = None) -> Any:  # noqa: A002
+def _parameter(name: str, help: str, default: Any = None) -> Any:  # noqa: A002 - the field's own name
     return field(default=default, metadata={"name": name, "help": help})
 
 
@@ -125,10 +125,10 @@ class ModelOp(Op):
         threads: int = 1,
         description: str = AUTO,
     ) -> None:
-        given: dict[str, Any] = dict(halo=halo, normalise=normalise, constants=constants)  # noqa: C408
-        given |= dict(input_voxel_size=input_voxel_size, multiple=multiple, tile=tile)  # noqa: C408
-        given |= dict(after=after, batch=batch, output=output, input=input, layout=layout)  # noqa: C408
-        given |= dict(device=device, threads=threads)  # noqa: C408
+        given: dict[str, Any] = dict(halo=halo, normalise=normalise, constants=constants)  # noqa: C408 - as names
+        given |= dict(input_voxel_size=input_voxel_size, multiple=multiple, tile=tile)  # noqa: C408 - as names
+        given |= dict(after=after, batch=batch, output=output, input=input, layout=layout)  # noqa: C408 - as names
+        given |= dict(device=device, threads=threads)  # noqa: C408 - as names
         path, said = describe_model(model, description)
         values, notes = said.fill({key: checked(key, value) for key, value in given.items()})
         put = partial(object.__setattr__, self)

@@ -153,10 +153,10 @@ def _in_numbers(codecs: Any, ndim: int) -> Any:
         if isinstance(settings, dict) and codec.get("name") == "transpose":
             order = settings.get("order")
             if isinstance(order, str) and order in orders:
-                codec = codec | {"configuration": {"order": orders[order]}}  # noqa: PLW2901
+                codec = codec | {"configuration": {"order": orders[order]}}  # noqa: PLW2901 - replaced
         elif isinstance(settings, dict) and isinstance(settings.get("codecs"), list):
             inner = {"codecs": _in_numbers(settings["codecs"], ndim)}
-            codec = codec | {"configuration": settings | inner}  # noqa: PLW2901
+            codec = codec | {"configuration": settings | inner}  # noqa: PLW2901 - replaced
         found.append(codec)
     return found
 

@@ -246,14 +246,14 @@ class DirectoryStore:
         folders = [""]
         while folders:
             inside = folders.pop()
-            place = os.path.join(self._path, inside)  # noqa: PTH118
+            place = os.path.join(self._path, inside)  # noqa: PTH118 - faster than Path
             try:
                 with os.scandir(place) as entries:
                     found = sorted(entries, key=lambda entry: entry.name)
                 for entry in found:
                     if entry.name.startswith(TEMPORARY):
                         if sweep:
-                            os.unlink(entry.path)  # noqa: PTH108
+                            os.unlink(entry.path)  # noqa: PTH108 - faster than Path
                     elif entry.is_dir(follow_symlinks=False):
                         folders.append(f"{inside}{entry.name}/")
                     elif inside or entry.name != LOCK:
@@ -293,7 +293,7 @@ class DirectoryStore:
             for place, _, _ in os.walk(self._path, topdown=False):
                 if place != str(self._path):
                     with contextlib.suppress(OSError):  # it holds something, and so stays
-                        os.rmdir(place)  # noqa: PTH106
+                        os.rmdir(place)  # noqa: PTH106 - faster than Path
             self._made.clear()
 
     def append(self, path: str, data: bytes, /) -> None:
@@ -378,7 +378,7 @@ class DirectoryStore:
             os.replace(temporary, target)  # noqa: PTH105 (see above)
         except BaseException as error:
             with contextlib.suppress(OSError):  # it may not have come into being; `error` is told
-                os.unlink(temporary)  # noqa: PTH108
+                os.unlink(temporary)  # noqa: PTH108 - faster than Path
             if isinstance(error, OSError) and not isinstance(error, TargetError):
                 raise _store_error("writing", target, error) from error
             raise
@@ -408,12 +408,12 @@ class DirectoryStore:
                 self._check_inside(Path(folder))
                 root = str(self._path)
                 if root not in self._made:
-                    os.makedirs(root, exist_ok=True)  # noqa: PTH103
+                    os.makedirs(root, exist_ok=True)  # noqa: PTH103 - faster than Path
                     self._made.add(root)
                 missing = []
                 while folder not in self._made:
                     missing.append(folder)
-                    folder = os.path.dirname(folder)  # noqa: PTH120
+                    folder = os.path.dirname(folder)  # noqa: PTH120 - faster than Path
                 for one in reversed(missing):
                     with contextlib.suppress(FileExistsError):
                         os.mkdir(one)  # noqa: PTH102  (not its parents: see `_write_new`)

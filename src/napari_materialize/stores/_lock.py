@@ -282,7 +282,7 @@ def _read(file: int) -> Owner | None:
 def _is_at(file: int, path: str) -> bool:
     """Whether an open file is the one under a name."""
     try:
-        there, here = os.stat(path), os.fstat(file)  # noqa: PTH116
+        there, here = os.stat(path), os.fstat(file)  # noqa: PTH116 - faster than Path
     except FileNotFoundError:
         return False
     return (there.st_dev, there.st_ino) == (here.st_dev, here.st_ino)
@@ -301,7 +301,7 @@ def _space() -> str:
     """Return what tells this machine, as it was started, and its process numbers from others."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"  # noqa: PTH115
+        return f"{boot} {Path('/proc/self/ns/pid').readlink()}"
     except OSError:
         return socket.gethostname()
 
