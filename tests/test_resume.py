@@ -11,6 +11,7 @@ import threading
 import time
 from pathlib import Path
 
+import dask.array as da
 import numpy as np
 import pytest
 import zarr
@@ -375,6 +376,22 @@ def test_the_source_itself_is_refused_however_it_is_named(tmp_path, where, exist
     before = files(tmp_path)
     with pytest.raises(TargetError, match="apart from the source"):
         materialize(open_view(source), place, existing=existing)
+    assert files(tmp_path) == before
+
+
+@pytest.mark.parametrize("made", ["from_zarr", "from_array", "levels"])
+def test_the_source_itself_is_not_overwritten_as_a_dask_array(tmp_path, made):
+    materialize(np.ones((8, 8)), tmp_path / "source.zarr", pyramid=1)
+    array = zarr.open_array(tmp_path / "source.zarr" / "0", mode="r")
+    if made == "from_zarr":
+        source = (da.from_zarr(array) + 1)[1:]
+    elif made == "from_array":
+        source = da.from_array(array).T
+    else:
+        source = [da.ones((8, 8)), zarr.open_array(tmp_path / "source.zarr" / "1", mode="r")]
+    before = files(tmp_path)
+    with pytest.raises(TargetError, match="apart from the source"):
+        materialize(source, tmp_path / "source.zarr", existing="overwrite")
     assert files(tmp_path) == before
 
 

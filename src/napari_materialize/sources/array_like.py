@@ -164,8 +164,8 @@ def open_arrays(
         "shapes": [list(level.shape) for level in levels],
         "dtype": levels[0].dtype.name,
     }
-    if stored:
-        record["locations"] = list(map(str, folders))
+    if read := folders + [folder for array in arrays for folder in _read_by(array)]:
+        record["locations"] = list(dict.fromkeys(map(str, read)))
     if overrides.given:
         record["options"] = overrides.given
     return OpenedSource(
@@ -235,6 +235,21 @@ def default_chunks(shape: Sequence[int], axes: Sequence[Axis]) -> Index:
 
 def _dask(array: Any) -> bool:
     return hasattr(array, "__dask_graph__") and hasattr(array, "compute")
+
+
+def _read_by(array: Any) -> list[Path]:
+    """Return the folders of the zarr arrays that a dask array is made of: no target either.
+
+    Its graph has them as layers of one entry, as dask's ``from_zarr`` and ``from_array`` make them.
+    """
+    layers = getattr(array.__dask_graph__(), "layers", {}) if _dask(array) else {}
+    single = [
+        each
+        for layer in layers.values()
+        if isinstance(each := getattr(layer, "mapping", None), dict) and len(each) == 1
+    ]
+    found = [getattr(node, "value", node) for mapping in single for node in mapping.values()]
+    return [folder for each in found if (folder := folder_of(each)) is not None]
 
 
 def _reader(array: Any) -> BlockReader:
