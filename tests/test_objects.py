@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import pickle
 import subprocess
@@ -329,6 +330,59 @@ class TestReading:
         proxy.rule = lambda _m, p, _n: Wrong(403) if p.endswith(".zattrs") else None
         with pytest.raises(SourceError, match=r"\.zattrs failed: the server refuses it \(403\)"):
             nm.open_view(stored)
+
+    @pytest.mark.parametrize(
+        "options", [{}, {"format": "zarr3", "shards": (2, 2, 2)}, {"format": "n5"}]
+    )
+    def test_objects_that_http_alone_knows_to_be_gzip(
+        self, proxy: Proxy, server: str, options: dict[str, Any]
+    ) -> None:
+        name = f"packed/{options.get('format', 'zarr2')}"
+        nm.materialize(image(), f"s3://private/{name}", compression=None, **options)
+        client = direct(server)
+        for entry in client.list_objects_v2(Bucket="private", Prefix=f"{name}/")["Contents"]:
+            where = {"Bucket": "private", "Key": entry["Key"]}
+            data = gzip.compress(client.get_object(**where)["Body"].read())
+            client.put_object(**where, Body=data, ContentEncoding="gzip")
+        view = nm.open_view(f"s3://private/{name}")
+        with nm.Engine(slots=2) as engine:
+            np.testing.assert_array_equal(engine.array(view, 0)[:], VOXELS)
+
+    @pytest.mark.parametrize(
+        ("data", "told"),
+        [
+            (gzip.compress(bytes(2**24)), r"at most \d+ bytes are expected there, and the gzip"),
+            (gzip.compress(bytes(16**3))[:-9], "which is damaged"),
+            (b"\x1f\x8b" + bytes(30), "which is damaged"),
+        ],
+        ids=["too much", "cut off", "none"],
+    )
+    def test_such_gzip_is_not_trusted(
+        self, proxy: Proxy, server: str, data: bytes, told: str
+    ) -> None:
+        nm.materialize(image(), "s3://private/bomb", compression=None, existing="overwrite")
+        key = {"Bucket": "private", "Key": "bomb/0/1/0/1"}
+        direct(server).put_object(**key, Body=data, ContentEncoding="gzip")
+        view = nm.open_view("s3://private/bomb")
+        with nm.Engine(slots=2) as engine, pytest.raises(ChunkError, match=told):
+            engine.array(view, 0)[:]
+
+    def test_a_list_that_is_cut_off_is_asked_for_again(self, proxy: Proxy, stored: str) -> None:
+        whole = Objects(parse_url(stored)).sizes("source of all.zarr")
+        cuts = iter([Wrong(after=400)] * 2)
+        proxy.rule = lambda _m, p, _n: next(cuts, None) if "list-type" in p else None
+        assert Objects(parse_url(stored), BRIEF).sizes("source of all.zarr") == whole
+        assert len(whole) >= 11
+        assert next(cuts, None) is None
+
+    def test_an_image_that_ends_above_what_is_named_is_told(
+        self, proxy: Proxy, stored: str
+    ) -> None:
+        """A server that lists nothing tells of no levels either."""
+        proxy.rule = lambda _m, p, _n: Wrong(405) if "list-type" in p else None
+        told = "source of all.zarr is there and can be opened"
+        with pytest.raises(SourceError, match=told):
+            nm.open_view(f"{stored}/.zattrs")
 
     def test_what_is_inside_a_bucket_is_told(self, proxy: Proxy, stored: str) -> None:
         with pytest.raises(SourceError, match=r"inside are .*source of all\.zarr"):

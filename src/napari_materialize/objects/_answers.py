@@ -108,7 +108,10 @@ _SAID = (
     ("kind: Timeout", "the server was silent for too long"),
     ('"dns error"', "no server of that name is known"),
     ("kind: Connect", "the server cannot be reached"),
-    ("redirect", "the server redirects elsewhere; set the bucket's own region, AWS_REGION"),
+    (
+        "redirect",
+        "the server redirects elsewhere; check the URL, or of a bucket set its region, AWS_REGION",
+    ),
     ("metadata endpoint", "no credentials were found"),
     (
         "Content-Length Header missing",
@@ -123,7 +126,9 @@ def reason_of(error: Exception) -> str:
     """Say why, without repeating a text that may hold a signed URL."""
     text = str(error)
     if (status := status_of(error)) is not None and not status.startswith("3"):
-        return f"the server answers {status}, after as many attempts as are made"
+        again = status.startswith("5") or status == "429"
+        tried = ", after as many attempts as are made" if again else ""
+        return f"the server answers {status}{tried}"
     for mark, reason in _SAID:
         if mark.lower() in text.lower():
             return reason

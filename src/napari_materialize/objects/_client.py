@@ -20,6 +20,7 @@ from napari_materialize.objects._answers import (
     status_of,
 )
 from napari_materialize.objects._credentials import Attempt, attempts, s3_endpoint
+from napari_materialize.objects._encoded import is_packed, unpacked
 
 if TYPE_CHECKING:
     from collections.abc import Buffer, Callable
@@ -80,7 +81,8 @@ class Objects:
         """Return an object, or bytes ``start`` to ``stop`` of it; None if it is not there.
 
         A negative ``start`` counts from the object's end. More than ``most`` bytes are not taken.
-        Of a server that hands out no parts, the whole object is taken, of at most ``most`` bytes.
+        Of a server that hands out no parts, the whole object is taken, of at most ``most`` bytes;
+        and of an object that is packed on top (``Content-Encoding``).
 
         Raises
         ------
@@ -110,9 +112,11 @@ class Objects:
                     raise
                 self._whole_only = True
                 return self._part(client, key, slice(start, stop), most)
+            if options and is_packed(answer):  # a part of the stream is no part of the object
+                return self._part(client, key, slice(start, stop), most)
             first, last = answer.range
             self._check_size(key, last - first, most)
-            return bytes(answer.bytes())
+            return self._bytes(key, answer, most)
 
         return self._ask("reading", key, ask, None)
 
@@ -121,7 +125,25 @@ class Objects:
 
         answer = obstore.get(client, key)
         self._check_size(key, answer.meta["size"], most)
-        return bytes(answer.bytes())[part]
+        return self._bytes(key, answer, most)[part]
+
+    def _bytes(self, key: str, answer: Any, most: int | None) -> bytes:
+        data = bytes(answer.bytes())
+        if not is_packed(answer):
+            return data
+        try:
+            found = unpacked(data, most)
+        except OSError as error:
+            raise StoreError(
+                f"reading {self.place(key)} failed: it is stored in gzip (Content-Encoding), which "
+                f"is damaged ({error})"
+            ) from None
+        if found is None:
+            raise StoreError(
+                f"reading {self.place(key)} failed: at most {most} bytes are expected there, and "
+                "the gzip that it is stored in (Content-Encoding) has more"
+            )
+        return found
 
     def find(self, key: str, most: int) -> Found | None:
         """Return a small object and when it was written; None if it is not there.
@@ -138,7 +160,7 @@ class Objects:
             answer = obstore.get(client, key)
             self._check_size(key, answer.meta["size"], most)
             written = answer.meta["last_modified"]
-            return Found(bytes(answer.bytes()), written.isoformat())
+            return Found(self._bytes(key, answer, most), written.isoformat())
 
         return self._ask("reading", key, ask, None)
 
@@ -363,7 +385,7 @@ class Objects:
             try:
                 return ask()
             except Exception as error:
-                if verb != "reading" or not broke_off(error):
+                if verb not in ("reading", "listing") or not broke_off(error):
                     raise
                 time.sleep(self.patience.first_wait * 2**attempt)
         return ask()
