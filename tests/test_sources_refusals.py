@@ -376,6 +376,7 @@ def dataset(*transformations: Any) -> dict[str, Any]:
         ([dataset(SCALE) | {"coordinateTransformations": {}}], "a list"),
         ([dataset(SCALE) | {"coordinateTransformations": "x"}], "a list"),
         ([dataset(SCALE) | {"version": "0.7"}], "got version 0.7"),
+        ([dataset(SCALE) | {"version": "0.10"}], "got version 0.10"),
         ([dataset(SCALE) | {"coordinateSystems": []}], "one of its coordinateSystems"),
     ],
 )  # fmt: skip

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from napari_materialize.sources.places import Place
 
-__all__ = ["Node", "inside", "inside_text", "node_at"]
+__all__ = ["Node", "inside", "inside_text", "node_at", "ome_in_n5"]
 
 _DEEPEST = 4
 """Groups within groups that are looked through for images."""
@@ -77,7 +77,7 @@ class Node:
     def has_image(self) -> bool:
         """Whether it is a group that describes an image, or that N5 makes one of (s0, s1, ...)."""
         if self.type == "group" and self.zarr_format is None:
-            return _n5_finest(self.folder) is not None
+            return ome_in_n5(self.attributes) is not None or _n5_finest(self.folder) is not None
         return self.type == "group" and "multiscales" in self.ome
 
 
@@ -163,6 +163,20 @@ def _node_n5(folder: Place) -> Node | None:
         document = {}
     kind: Literal["array", "group"] = "array" if "dimensions" in document else "group"
     return Node(folder, None, kind, document, document, stamp.hexdigest())
+
+
+def ome_in_n5(attributes: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return the entry of ``multiscales`` by which a group of N5 is an image as in OME-Zarr.
+
+    COSEM's entries are not: each array has the same in its own attributes.
+    """
+    entries = attributes.get("multiscales")
+    first = entries[0] if isinstance(entries, list) and entries else None
+    datasets = first.get("datasets") if isinstance(first, dict) else None
+    if not isinstance(datasets, list) or not datasets or not isinstance(first, dict):
+        return None
+    cosem = any(isinstance(each, dict) and "transform" in each for each in datasets)
+    return None if cosem else first
 
 
 def _n5_finest(folder: Place) -> dict[str, Any] | None:

@@ -13,6 +13,7 @@ there is one way only.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Dataset", "Multiscale", "read_multiscale"]
 
-_VERSIONS = ("0.1", "0.2", "0.3", "0.4", "0.5", "0.6")
+_VERSIONS = re.compile(r"0\.[1-6](?!\d)")
+"""How a version begins that is read: 0.5.2 and 0.6.dev1 too, but not 0.10."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,7 +156,7 @@ def read_multiscale(folder: str, zarr_format: int, attributes: Mapping[str, Any]
     place, entry = f"{place}[0]", entries[0]
     usual = "0.5" if zarr_format == 3 else "0.4"
     version = str(entry.get("version") or attributes.get("version") or usual)
-    if not version.startswith(_VERSIONS):
+    if not _VERSIONS.match(version):
         raise SourceError(
             f"{place}: OME-Zarr 0.1 to 0.6 is read, got version {version:.20}; open an array by "
             "its path and give scale and translation"

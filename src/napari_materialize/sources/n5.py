@@ -18,6 +18,7 @@ on.
 
 from __future__ import annotations
 
+import itertools
 import operator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -25,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 from napari_materialize.arrays import Level, default_axes, normalize_unit
 from napari_materialize.errors import SourceError
 from napari_materialize.geometry import ChunkGrid
-from napari_materialize.sources.folder import Node, node_at
-from napari_materialize.sources.multiscales import read_multiscale
+from napari_materialize.sources.folder import Node, node_at, ome_in_n5
+from napari_materialize.sources.multiscales import Multiscale, read_multiscale
 from napari_materialize.sources.n5_blocks import COMPRESSIONS, N5Reader
+from napari_materialize.sources.places import around
 from napari_materialize.sources.pyramid import place_by_shape, placed
 from napari_materialize.sources.rules import (
     axis_named,
@@ -42,6 +44,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from napari_materialize.arrays import Axis
+    from napari_materialize.geometry import Index
     from napari_materialize.sources.pyramid import Placement
 
 __all__ = ["describe_n5", "level_nodes", "levels_of", "placed_alone"]
@@ -152,6 +155,9 @@ def placed_alone(node: Node, level: Level) -> Level:
     SourceError
         If a number or a name in its metadata is not usable.
     """
+    listed = _placed_by_ome(node, level)
+    if listed is not None:
+        return listed
     above, name = node.folder.parent, node.folder.name
     group, number = None, 0
     if above is not None and name[:1] == "s" and name[1:].isdecimal():
@@ -159,7 +165,39 @@ def placed_alone(node: Node, level: Level) -> Level:
         if group is not None and group.zarr_format is not None:
             group = None
     found = _placement(node, group, number, level.ndim)
+    if found is None and group is not None and number:
+        found = _by_those_before(group, number, level.shape)
     return _moved(node, level, _axes(node, group, level.ndim), found)
+
+
+def _placed_by_ome(node: Node, level: Level) -> Level | None:
+    """Place an array as the nearest ``multiscales`` above says, if it lists it and can be used."""
+    try:
+        for up in itertools.islice(around(node.folder), 4):
+            group = node_at(up)
+            multiscale = _ome(group) if group is not None and group.zarr_format is None else None
+            if multiscale is not None:
+                index = multiscale.level_at(node.folder.path_in(up))
+                at = None if index is None else multiscale.placement(index, level.ndim)
+                return (
+                    None if at is None else _moved(node, level, multiscale.axes_for(level.ndim), at)
+                )
+    except SourceError:
+        pass  # one by itself is the way out of an image that cannot be used
+    return None
+
+
+def _by_those_before(group: Node, number: int, shape: Index) -> Placement | None:
+    """Place a level of which nothing says where it lies by the shapes of those before it."""
+    try:
+        nodes = level_nodes(group)[:number]
+        shapes = [describe_n5(node)[0].shape for node in nodes]
+        own = _placement(nodes[0], group, 0, len(shape)) if nodes else None
+    except SourceError:
+        return None  # as above
+    if own is None or len(nodes) < number or any(len(each) != len(shape) for each in shapes):
+        return None
+    return place_by_shape([*shapes, shape], own)[-1]
 
 
 def _moved(node: Node, level: Level, axes: tuple[Axis, ...], placement: Placement | None) -> Level:
@@ -168,19 +206,18 @@ def _moved(node: Node, level: Level, axes: tuple[Axis, ...], placement: Placemen
     return placed(str(node.folder), level, axes, placement)
 
 
-def _ome(group: Node) -> Any:
+def _ome(group: Node) -> Multiscale | None:
     """Read a group's OME metadata, turned to C order; None where it places nothing by itself."""
-    entries = group.attributes.get("multiscales")
-    first = entries[0] if isinstance(entries, list) and entries else None
-    datasets = first.get("datasets") if isinstance(first, dict) else None
-    if not isinstance(datasets, list) or not datasets or not isinstance(first, dict):
+    first = ome_in_n5(group.attributes)
+    if first is None:
         return None
-    if any(isinstance(each, dict) and "transform" in each for each in datasets):
-        return None  # COSEM's: each array has the same in its own attributes
     axes = first.get("axes")
     names = [axis.get("name") if isinstance(axis, dict) else axis for axis in _list(axes)]
     if names and names[0] == "x":  # as N5 lists sizes
-        first = first | {"axes": _turned(axes), "datasets": [_turned_dataset(d) for d in datasets]}
+        first = first | {
+            "axes": _turned(axes),
+            "datasets": [*map(_turned_dataset, first["datasets"])],
+        }
         if "coordinateTransformations" in first:
             first = _turned_dataset(first)
     return read_multiscale(str(group.folder), 2, {"multiscales": [first]})
@@ -216,8 +253,8 @@ def _placement(node: Node, group: Node | None, number: int, ndim: int) -> Placem
     if isinstance(base, dict):
         base = base.get("dimensions")
     finest = _numbers(f"{place}: resolution", base, ndim, positive=True)
-    if finest is None and factors is None:
-        return None
+    if factors is None and (finest is None or (number and "pixelResolution" not in mine)):
+        return None  # nothing, or the finest level's alone
     finest = finest or (1.0,) * ndim
     scale = tuple(map(operator.mul, finest, factors or (1.0,) * ndim))
     own = _numbers(f"{place}: offset", mine.get("offset"), ndim)

@@ -132,7 +132,11 @@ def _nearest(place: Place) -> str:
     """Say what is there instead, nearest above."""
     for up in itertools.islice(around(place), 4):
         try:
-            if up.missing() is None and node_at(up) is not None:
+            node = node_at(up) if up.missing() is None else None
+            image = node is not None and (node.type == "array" or node.has_image)
+            if image and next(inside(up), None) is None:
+                return f"{up} is there and can be opened: open that"
+            if node is not None:
                 return f"{up} is there, and {inside_text(up)}"
         except SourceError:
             break
