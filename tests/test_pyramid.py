@@ -410,3 +410,20 @@ def test_windows_of_channels_are_what_was_seen():
     channels = json.loads(store.files[".zattrs"])["omero"]["channels"]
     windows = [(each["window"]["start"], each["window"]["end"]) for each in channels]
     assert windows == [(0, 15), (1, 46)]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [("i8", 2**63 - 1), ("u8", 2**64 - 1), ("i8", -(2**63)), ("f8", np.finfo("f8").max)],
+)
+def test_a_window_has_a_width_beside_the_largest_numbers(dtype, value):
+    """Two values that are one as JSON's numbers make no window of nothing."""
+    voxels = np.full((2, 4, 4), value, dtype)
+    if voxels.dtype.kind != "f":
+        voxels[0, 0, 0] = value - 1 if value > 0 else value + 1
+    store = MemoryStore()
+    materialize(open_view(voxels, axes="cyx"), store)
+    for channel in json.loads(store.files[".zattrs"])["omero"]["channels"]:
+        window = channel["window"]
+        assert window["min"] == window["start"] < window["end"] == window["max"]
+        assert window["start"] <= float(value) <= window["end"]

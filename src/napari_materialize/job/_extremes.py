@@ -80,7 +80,13 @@ class Extremes:
         """Return the values from black to white, for each channel; none without channels."""
         with self._lock:
             found = [(0.0, 1.0) if each is None else each for each in self._found]
-        return tuple((low, high if high > low else low + 1) for low, high in found)
+        return tuple((low, high) if high > low else _around(low) for low, high in found)
+
+
+def _around(value: float) -> tuple[float, float]:
+    """Return a window of some width: beside 2^63 a 1 vanishes."""
+    above = max(value + 1, math.nextafter(value, math.inf))
+    return (value, above) if math.isfinite(above) else (math.nextafter(value, 0), value)
 
 
 def _both(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:

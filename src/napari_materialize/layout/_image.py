@@ -278,8 +278,10 @@ def _window(document: ImageDocument) -> tuple[float, float] | None:
     dtype = document.levels[0].dtype
     if document.kind == "label":
         return None
-    if document.limits is not None and document.limits[0] < document.limits[1]:
-        return float(document.limits[0]), float(document.limits[1])
+    if document.limits is not None:
+        low, high = map(float, document.limits)
+        if low < high:
+            return low, high
     if document.kind == "mask" or dtype.kind == "b":
         return 0.0, 1.0
     if dtype.itemsize == 1 and any(axis.type == "channel" for axis in document.axes):
