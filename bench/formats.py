@@ -2,7 +2,8 @@
 
     ./dev bench formats [JOB]...
 
-With names, only the jobs whose names begin with them (`labels`, `image`), and no table of gzips.
+With names, only the jobs whose names begin with them (`labels`, `image`), and no table of gzips;
+one that is whole, as in `"image, uint16"`, is that job alone.
 Goals: a sharded result in at most 1.5 times the time of an unsharded one, a pyramid in at most 1.4
 times that of the single level (by the clock; in processor time it is told as well), gzip at least
 as fast as the fastest library that is installed and packs as small as zlib (isal, which packs less,
@@ -38,18 +39,27 @@ from napari_materialize import Engine, open_view  # noqa: E402
 from napari_materialize.codecs import Compression  # noqa: E402
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
 SHAPE, CHUNK, ROUNDS = (256, 256, 512), 64, 5
 LEVELS = 4
 """Of ``pyramid="auto"`` for this shape."""
 
 
-def image() -> np.ndarray:
-    """Return blobs with noise, as microscopes have them."""
+CODECS = ("gzip", "zstd", "blosc")
+
+
+def intensities() -> np.ndarray:
+    """Return blobs with noise, as microscopes have them, from 0 to 255."""
     random = np.random.default_rng(0)
     blobs = ndimage.zoom(random.normal(0, 1, [n // 16 for n in SHAPE]), 16, order=1)
-    return (110 + 40 * blobs + random.normal(0, 6, SHAPE)).clip(0, 255).astype("u1")
+    found: np.ndarray = (110 + 40 * blobs + random.normal(0, 6, SHAPE)).clip(0, 255)
+    return found
+
+
+def image() -> np.ndarray:
+    """Return the same in 8 bits."""
+    return intensities().astype("u1")
 
 
 def timed(work: Callable[[], Any]) -> tuple[float, float]:
@@ -74,6 +84,13 @@ def jobs(folder: Path) -> None:
         "gaussian": (open_view(voxels, "gaussian:sigma=1.5", chunks=(CHUNK,) * 3), None),
         "mask": (open_view(voxels, "threshold:low=150", chunks=(CHUNK,) * 3), None),
     }
+    # a camera of 12 bits, and what a filter makes of it
+    wide = intensities()
+    for title, values in {
+        "image, uint16": (16 * wide).astype("u2"),
+        "image, float32": wide.astype("f4"),
+    }.items():
+        sources[title] = (open_view(values, chunks=(CHUNK,) * 3), values)
     for title, labels in {
         "noisy labels, uint8": ids.astype("u1"),
         "noisy labels, uint32": ids.astype("u4"),
@@ -93,9 +110,9 @@ def jobs(folder: Path) -> None:
     print(f"| job | codec | {' | '.join(heads)} |")
     print(f"| --- | --- |{' ---: |' * len(heads)}")
     for name, (view, made) in sources.items():
-        if not name.startswith(tuple(sys.argv[1:]) or ""):
+        if not is_wanted(name, sources):
             continue
-        for codec in ("gzip", "zstd"):
+        for codec in CODECS:
             best = case(folder, view, made, kinds, codec)
             wall, work = best["single"]
             ratios = [f"{best[kind][0] / wall:.2f}" for kind in list(kinds)[1:]]
@@ -106,6 +123,13 @@ def jobs(folder: Path) -> None:
             else:
                 ratios += ["", ""]
             print(f"| {name} | {codec} | {wall:.2f} | {' | '.join(ratios)} |", flush=True)
+
+
+def is_wanted(name: str, names: Iterable[str]) -> bool:
+    """Whether a job was asked for, by its name or by what that begins with."""
+    asked = sys.argv[1:]
+    whole = [each for each in asked if each in names]
+    return not asked or name in whole or name.startswith(tuple({*asked} - {*whole}) or "\0")
 
 
 def case(
