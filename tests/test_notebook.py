@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import zarr
 from PIL import Image
+from psygnal import EmitLoopError
 from scipy import ndimage
 
 import napari_materialize as nm
@@ -193,6 +194,20 @@ def test_cancel_is_an_abort(engine: nm.Engine, tmp_path: Path) -> None:
     gate.open.set()
     assert desk.ended.wait(SECONDS)
     assert front.wait("state")[0]["job"]["state"] == "aborted"
+    desk.close()
+
+
+def test_whoever_waits_for_a_job_is_not_kept_by_somebody_who_listens(engine: nm.Engine) -> None:
+    desk = Desk(nm.open_view(np.zeros((8, 8))), engine, Front())
+    desk.ended.clear()
+
+    def listener(_: object) -> None:
+        raise LookupError("not mine")
+
+    desk.session.changed.connect(listener)
+    with pytest.raises(EmitLoopError):
+        desk._on_finished(desk.session.job)
+    assert desk.ended.is_set()
     desk.close()
 
 

@@ -234,8 +234,10 @@ class Desk:
     def _on_finished(self, job: Job) -> None:
         """Take note; in the job's thread."""
         with self._lock:
-            self.session.refresh()
-            self.ended.set()
+            try:
+                self.session.refresh()
+            finally:  # whatever somebody who listens does, whoever waits for the end is not kept
+                self.ended.set()
 
     # ------------------------------------------------------------------ looking
 
