@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+import queue
 import subprocess
 import sys
+import threading
 import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,9 +25,11 @@ from napari.utils.notifications import notification_manager
 import napari_materialize as nm
 from doubles import Gate, RecordingArray, cranked
 from napari_materialize._napari import asking, repaint
+from napari_materialize._napari.dropping import Dropped
 from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
 from napari_materialize._napari.pacing import Pace
+from napari_materialize._napari.repaint import live_layer
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.looking import Lease
 from windows import WAIT, live_of, settle
@@ -385,6 +389,28 @@ def test_a_dropped_drag_computes_few_stale_chunks(
     np.testing.assert_array_equal(layer._slice.image.raw, base[10] + 1)
 
 
+def test_a_step_is_heard_once_and_before_napari_has_sliced_twice(
+    make_napari_viewer: Any, qtbot: Any, slicing: str, engine: Any, monkeypatch: Any
+) -> None:
+    """In asynchronous slicing napari slices at `point` and at `current_step`."""
+    viewer = make_napari_viewer()
+    layer = add_view(viewer, plus_one(), engine, contrast_limits=(0, 1000))
+    settle(qtbot, layer)
+    reads, heard = live_of(layer).reads, list[str]()
+    moved = reads.moved
+
+    def hear() -> None:
+        heard.append("step")
+        moved()
+
+    monkeypatch.setattr(reads, "moved", hear)
+    viewer.dims.events.current_step.connect(lambda: heard.append("sliced twice"))
+    viewer.dims.set_current_step(0, 9)
+    assert heard == ["step", "sliced twice"]
+    settle(qtbot, layer)
+    assert heard == ["step", "sliced twice"]
+
+
 @pytest.fixture
 def held(make_napari_viewer: Any, qtbot: Any, engine: Any) -> Iterator[tuple[Any, Any, Gate]]:
     """A viewer with a live layer in mid-computation: its op waits for the gate."""
@@ -429,6 +455,22 @@ def test_a_removed_layer_holds_nothing_and_can_come_back(
     settle(qtbot, layer)
     assert live_of(layer).reads.complete
     assert not nothing_held(layer)
+
+
+def test_a_layer_that_is_given_other_data_holds_nothing_until_it_has_its_own_again(
+    held: Any, qtbot: Any, engine: Any
+) -> None:
+    _, layer, gate = held
+    own, reads = layer.data, live_of(layer).reads
+    layer.data = MultiScaleData([array.astype("i8") for array in volume()])
+    assert live_layer(layer) is None
+    assert not reads.claims()
+    assert not engine.stats()["waiting"]["client"]
+    layer.data = own
+    assert picture(layer)
+    gate.open.set()
+    settle(qtbot, layer)
+    assert live_of(layer).reads.complete
 
 
 def test_moving_a_layer_changes_nothing(held: Any, qtbot: Any) -> None:
@@ -532,6 +574,25 @@ def test_a_layer_may_be_collected_inside_the_engines_lock(qtbot: Any, engine: An
         del viewer, layer
         gc.collect()
     qtbot.waitUntil(lambda: not reads.held(Group.PICTURE), timeout=WAIT)
+
+
+def test_the_thread_that_waits_for_layers_ends_with_the_last() -> None:
+    class Thing:
+        """Something that is collected as soon as nothing refers to it."""
+
+    before, dropped = set(threading.enumerate()), Dropped()
+    for _ in range(2):  # once it has ended, the next layer begins another
+        first, second, ends = Thing(), Thing(), queue.SimpleQueue[threading.Thread]()
+        for thing in (first, second):
+            dropped.watch(thing, lambda ends=ends: ends.put(threading.current_thread()))
+        del first
+        thread = ends.get(timeout=20)
+        assert thread.is_alive(), "one layer is still there"
+        assert thread not in before
+        del second, thing
+        assert ends.get(timeout=20) is thread
+        thread.join(20)
+        assert not thread.is_alive()
 
 
 def test_a_viewer_as_widgets_are_handed_it(engine: Any) -> None:

@@ -100,6 +100,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         # napari keeps the coarsest level of a two-dimensional pyramid for good once it has read it
         layer._level_materializer = None
         layer.events.visible.connect(self._on_visible)
+        layer.events.data.connect(self._on_data)
         layer.events.set_data.connect(self._on_painted)
         when_dropped(layer, self._give_up)
 
@@ -186,10 +187,9 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._home = weakref.ref(viewer)
         viewer.layers.events.removed.connect(self._on_removed)
         viewer.layers.events.inserted.connect(self._on_inserted)
-        # where napari slices in a thread of its own, reads come late or not at all; where it does
-        # not, it has sliced when this is told, since it does so at `point`, which is told before,
-        # and slices again after it
-        viewer.dims.events.current_step.connect(self._on_step, position="first")
+        # where napari slices in a thread of its own, reads come late or not at all; it sets about
+        # it just before this is told, and once more up to 30 ms later, at `current_step`
+        viewer.dims.events.point.connect(self._on_step)
         # a window closed by its own button removes no layers; a viewer without Qt has none
         window = getattr(getattr(viewer, "window", None), "_qt_window", None)
         if window is not None:
@@ -260,6 +260,17 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         else:
             return
         event.value.refresh(extent=False)  # it was read before it was live
+
+    def _on_data(self) -> None:
+        """Give up everything where somebody has put other data into the layer; else take it up."""
+        layer, viewer = self._layer(), self._home()
+        if layer is None or viewer is None:
+            return
+        if reads_of(layer) is not self.reads:
+            self.stop()
+        elif self._lease is None and layer in viewer.layers:
+            self.start(viewer)
+            layer.refresh(extent=False)  # it was read before it was live again
 
     def _on_visible(self) -> None:
         """Give up everything when hidden; napari itself reads again when shown."""
