@@ -1,15 +1,19 @@
-"""Write docs/benchmarks.md and docs/benchmarks.json of what `./dev bench` measured.
+"""Put what `./dev bench` measured into docs/benchmarks.md and docs/benchmarks.json.
 
     python bench/_report.py RESULTS
 
-RESULTS is a folder with what each benchmark printed, `NAME.md`, and the records of `throughput`.
+RESULTS is a folder with what each benchmark printed, `NAME.md`, the arguments it ran with,
+`NAME.args`, and the records of `throughput` and `import`, `NAME.json`. Only the sections of what is
+there are renewed, each between its marks; what is written around them by hand stays.
 """
 
 from __future__ import annotations
 
+import datetime
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 from importlib.metadata import version
@@ -20,6 +24,7 @@ HERE = Path(__file__).resolve().parent
 # `queue.py` beside this file must not be taken for the standard library's
 sys.path = [entry for entry in sys.path if Path(entry or ".").resolve() != HERE] + [str(HERE)]
 
+from _cases import cases  # noqa: E402
 from throughput import PYTHON, table  # noqa: E402
 
 DOCS = HERE.parent / "docs"
@@ -35,6 +40,7 @@ TITLES = {
     "stall": "Moving through a live layer",
     "notebook": "The notebook panel",
     "crash": "Killed jobs",
+    "journal": "Taking note of every file",
 }
 OURS = ("napari-materialize", "numpy", "scipy", "deflate", "numcodecs", "zarr", "onnxruntime-gpu")
 PEERS = ("chunkmirage", "tensorstore", "zarrista", "ngff-zarr", "zarr", "dask")
@@ -76,35 +82,91 @@ def named(found: dict[str, str]) -> str:
     return ", ".join(f"{name} {number}" for name, number in found.items())
 
 
-def main() -> None:
-    results = Path(sys.argv[1])
-    about = machine()
-    lines = [
-        "# Benchmarks",
-        "",
-        "Written by `./dev bench`. Compare ratios, not numbers: `bench/README.md` says how to read",
-        "each table, and what the limit is.",
-        "",
+def about_line(about: dict[str, Any]) -> str:
+    return (
         f"Machine: {about['processor']}, {about['cores']} cores, {about['system']}, Python "
-        f"{about['python']}.",
-        f"Ours: {named(about['ours'])}. Peers: {named(about['peers']) or 'none'}.",
-        "",
-    ]
-    remarks = HERE / "remarks.md"  # written by hand, of the run that the page is of
-    if remarks.exists():
-        lines += [remarks.read_text().strip(), ""]
-    document: dict[str, Any] = {"machine": about}
-    for name, title in TITLES.items():
-        records = results / f"{name}.json"
-        if records.exists():
-            document[name] = json.loads(records.read_text())
-        printed = results / f"{name}.md"
-        text = printed.read_text().strip() if printed.exists() else ""
-        if name == "throughput" and records.exists():
-            text = table(document[name])
+        f"{about['python']}.\n"
+        f"Ours: {named(about['ours'])}. Peers: {named(about['peers']) or 'none'}."
+    )
+
+
+def commit() -> str:
+    """Return what is checked out, in short; with a plus where files differ from it."""
+    command = ["git", "-C", str(HERE), "describe", "--always", "--dirty=+"]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def renewed(page: str, name: str, text: str) -> str:
+    """Return the page with what stands between a name's marks replaced, or with a new section."""
+    begin, end = f"<!-- measured: {name} -->", f"<!-- end of {name} -->"
+    block = f"{begin}\n{text.strip()}\n{end}"
+    if begin in page:
+        pattern = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        return pattern.sub(lambda _: block, page, count=1)
+    return f"{page.rstrip()}\n\n## {TITLES.get(name, name)}\n\n{block}\n"
+
+
+def rows(text: str) -> list[dict[str, str]]:
+    r"""Return the rows of the Markdown tables in a text, by their columns.
+
+    >>> rows("| op | s |\n| --- | ---: |\n| none | 2 |")
+    [{'op': 'none', 's': '2'}]
+    """
+    found: list[dict[str, str]] = []
+    names: list[str] = []
+    for line in text.splitlines():
+        if not line.startswith("|"):
+            names = []
+            continue
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not names:
+            names = cells
+        elif not all(set(cell) <= set("-: ") for cell in cells):
+            found.append(dict(zip(names, cells, strict=False)))
+    return found
+
+
+def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the records of a bench that may run row by row: new rows take the old ones' place."""
+    measured = {each["case"] for each in new}
+    order = [case.name for case in cases(64)]
+    every = [each for each in old if each["case"] not in measured] + new
+    return sorted(every, key=lambda each: order.index(each["case"]))
+
+
+def section(results: Path, name: str, document: dict[str, Any]) -> str:
+    """Return what is to stand between a name's marks, and put it into the document; or nothing."""
+    printed, records = results / f"{name}.md", results / f"{name}.json"
+    if not printed.exists():
+        return ""
+    text, given = printed.read_text().strip(), results / f"{name}.args"
+    arguments = given.read_text().strip() if given.exists() else ""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    entry: dict[str, Any] = {"measured": today, "commit": commit(), "arguments": arguments}
+    if name == "throughput" and records.exists():
+        old = document.get(name, {}).get("records", [])
+        entry["records"] = merged(old, json.loads(records.read_text()))
+        text = table(entry["records"])
+    elif records.exists():
+        entry["records"] = json.loads(records.read_text())
+    else:
+        entry["rows"] = rows(text)
+    document[name] = entry
+    command = f"./dev bench {name} {arguments}".strip()
+    return f"`{command}`, {today}, {entry['commit']}\n\n{text}"
+
+
+def main() -> None:
+    results, about = Path(sys.argv[1]), machine()
+    page = (DOCS / "benchmarks.md").read_text()
+    document: dict[str, Any] = json.loads((DOCS / "benchmarks.json").read_text())
+    document["machine"] = about
+    page = renewed(page, "machine", about_line(about))
+    for name in TITLES:
+        text = section(results, name, document)
         if text:
-            lines += [f"## {title}", "", f"`./dev bench {name}`", "", text, ""]
-    (DOCS / "benchmarks.md").write_text("\n".join(lines))
+            page = renewed(page, name, text)
+    (DOCS / "benchmarks.md").write_text(page)
     (DOCS / "benchmarks.json").write_text(json.dumps(document, indent=1) + "\n")
     print(f"written: docs/benchmarks.md, of napari-materialize {version('napari-materialize')}")
 
