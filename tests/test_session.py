@@ -407,6 +407,19 @@ def test_a_job_that_does_not_run_cannot_end(state: JobState) -> None:
         Job(state).become(JobState.ABORTED)
 
 
+def test_a_session_that_makes_its_engine_later_knows_its_views_too() -> None:
+    session = Session()
+    try:
+        session.change(source="view:mine")
+        assert session.blocked is not None
+        session.engine.views["mine"] = nm.open_view(np.ones((4, 4), "u1"), ["invert"])
+        session.reopen()
+        assert session.resolved.view is not None
+        assert session.resolved.view.identity == session.engine.views["mine"].identity
+    finally:
+        session.close()
+
+
 def test_a_source_by_name_is_what_has_that_name_now(data: np.ndarray, tmp_path: Path) -> None:
     with nm.Engine(slots=2) as engine:
         session = Session(engine)

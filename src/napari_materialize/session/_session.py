@@ -104,6 +104,7 @@ class Session:
         """What computes, for jobs and for whoever looks at the same view."""
         if self._engine is None or (self._owns and self._engine.closed):
             self._engine = Engine()
+            self._intent = replace(self._intent, views=self._engine.views)
         return self._engine
 
     @property
