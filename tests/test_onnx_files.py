@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -144,7 +145,180 @@ def test_a_folder_with_metadata(tmp_path: Path) -> None:
         nm.open_view(image, ops.Onnx(folder), scale=(16, 16, 16))
 
 
-@pytest.mark.parametrize("text", ["{", "[]", "inputs: []", "inputs: 3\noutputs: 4", "a: [", "\x00"])
+def steps(**options: Any) -> str:
+    return json.dumps([{"name": name, "kwargs": kwargs} for name, kwargs in options.items()])
+
+
+MEASURED, FIXED = {"mode": "per_sample", "axes": "yx"}, {"mode": "fixed", "mean": [9], "std": [5.0]}
+
+CHAINS: dict[str, tuple[str, tuple[str, Any], str]] = {
+    "fixed numbers": (
+        steps(zero_mean_unit_variance=FIXED),
+        ("zscore", (9.0, 5.0)),
+        "",
+    ),
+    "two fixed ones are one": (
+        steps(scale_linear={"gain": 0.5, "offset": -1}, zero_mean_unit_variance=FIXED),
+        ("zscore", (20.0, 10.0)),
+        "",
+    ),
+    "a fixed one before a measured one falls away": (
+        steps(scale_linear={"gain": 0.5}, scale_range={"max_percentile": 99.123456789}),
+        ("percentile:0,99.123456789", None),
+        "",
+    ),
+    "none behind a measured one": (
+        steps(zero_mean_unit_variance=MEASURED, scale_linear={"gain": 2}),
+        ("zscore", None),
+        r"scale_linear \(after zscore\) is not done here",
+    ),
+    "numbers of each channel": (
+        steps(zero_mean_unit_variance={"mean": [1, 2], "std": [1, 1]}),
+        ("none", None),
+        r"zero_mean_unit_variance \(mean of each channel\) is not done here",
+    ),
+    "no gain": (
+        steps(scale_linear={"gain": 0}),
+        ("none", None),
+        r"scale_linear \(gain 0\) is not done here",
+    ),
+    "a gain that turns all round": (
+        steps(scale_linear={"gain": -1, "offset": 255}),
+        ("none", None),
+        r"scale_linear \(a scale of -1\) is not done here",
+    ),
+    "no mean": (
+        steps(zero_mean_unit_variance={"mode": "fixed"}),
+        ("none", None),
+        r"zero_mean_unit_variance \(mean None\) is not done here",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_chain_of_steps_is_done_or_named(tmp_path: Path, name: str) -> None:
+    chain, made, note = CHAINS[name]
+    path = models.plain(tmp_path / "m.onnx")
+    old, new = BIOIMAGE.index("    preprocessing:"), BIOIMAGE.index("outputs:")
+    text = f"{BIOIMAGE[:old]}    preprocessing: {chain}\n{BIOIMAGE[new:]}"
+    (tmp_path / "rdf.yaml").write_text(text)
+    op = ops.Onnx(path, 2)
+    assert (op.normalise, op.constants) == made
+    notes = [each for each in op.notes if "halo=" not in each]
+    assert re.fullmatch(f"its preprocessing {note}.*", "".join(notes)) if note else not notes, notes
+
+
+def test_a_fixed_chain_makes_what_its_formulas_say(tmp_path: Path) -> None:
+    models.save(tmp_path / "m.onnx", [models.node("Identity", ["in"], ["out"])])
+    chain = steps(scale_linear={"gain": 0.5, "offset": -1}, zero_mean_unit_variance=FIXED)
+    old, new = BIOIMAGE.index("    preprocessing:"), BIOIMAGE.index("outputs:")
+    text = f"{BIOIMAGE[:old]}    preprocessing: {chain}\n{BIOIMAGE[new:]}"
+    (tmp_path / "rdf.yaml").write_text(text)
+    view = nm.open_view(IMAGE, ops.Onnx(tmp_path, 0, after="none"))
+    wanted = ((IMAGE.astype("f8") * 0.5 - 1) - 9) / 5
+    found = view.look(0, Box.whole(IMAGE.shape))
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("chain", "after", "note"),
+    [
+        (steps(binarize={"threshold": 0}), "above:0", ""),
+        (steps(sigmoid={}, binarize={"threshold": 0.123456789}), "sigmoid+above:0.123456789", ""),
+        (
+            steps(binarize={"threshold": [0, 1]}),
+            "none",
+            r"binarize \(threshold of each channel\) .*",
+        ),
+        (
+            steps(sigmoid={}, clip={}, binarize={}),
+            "sigmoid",
+            r"clip is not done here, nor what follows it \(binarize\)",
+        ),
+    ],
+)
+def test_steps_after_a_model_end_at_one_that_is_not_done(
+    tmp_path: Path, chain: str, after: str, note: str
+) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    text = BIOIMAGE.replace("[{name: sigmoid}]", chain).replace("      - name: gamma\n", "")
+    (tmp_path / "rdf.yaml").write_text(text)
+    op = ops.Onnx(path, 2)
+    assert op.after == after
+    notes = [each for each in op.notes if "halo=" not in each]
+    assert re.fullmatch(f"its postprocessing {note}", "".join(notes)) if note else not notes, notes
+
+
+def test_above_is_more_and_threshold_is_as_much_or_more(tmp_path: Path) -> None:
+    path = models.save(tmp_path / "m.onnx", [models.node("Relu", ["in"], ["out"])])
+    image = np.arange(-8, 8, dtype="f4").reshape(4, 4)
+    for after, wanted in (("above:0", image > 0), ("threshold:0", np.ones((4, 4)))):
+        view = nm.open_view(image, ops.Onnx(path, 0, after=after))
+        assert view.levels[0].dtype == np.uint8
+        np.testing.assert_array_equal(view.look(0, Box.whole((4, 4))), wanted)
+
+
+def test_numbers_keep_all_their_digits(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    op = ops.Onnx(
+        path, 2, normalise="percentile:0.0012345678,99.99999", after="threshold:1234567.5"
+    )
+    assert (op.normalise, op.after) == ("percentile:0.0012345678,99.99999", "threshold:1234567.5")
+
+
+def test_constants_of_another_normalisation_are_not_taken(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "m.onnx")
+    chain = steps(zero_mean_unit_variance=FIXED)
+    text = BIOIMAGE.replace("    preprocessing:\n", f"    preprocessing: {chain}\n    was:\n")
+    (tmp_path / "rdf.yaml").write_text(text)
+    op = ops.Onnx(path, 2, normalise="minmax")
+    assert (op.normalise, op.constants) == ("minmax", None)
+    op = ops.Onnx(path, 2, constants=(1.0, 2.0))
+    assert (op.normalise, op.constants) == ("zscore", (1.0, 2.0))
+
+
+def test_channels_that_are_normalised_apart_are_named(tmp_path: Path) -> None:
+    nodes = [models.node("Conv", ["in", "a"], ["out"], pads=[1] * 4)]
+    stored = [("a", models.weights(1, 3, 3, 3))]
+    path = models.save(tmp_path / "m.onnx", nodes, stored, shape=("n", 3, "y", "x"))
+    (tmp_path / "rdf.yaml").write_text(BIOIMAGE.replace("      - name: gamma\n", ""))
+    assert any("normalises each channel by itself" in note for note in ops.Onnx(path, 5).notes)
+
+
+def test_a_metadata_of_another_rank_is_refused_by_its_name(tmp_path: Path) -> None:
+    path = models.plain(tmp_path / "model.onnx")
+    content = {"read_shape": [32, 32, 32], "write_shape": [22, 22, 22]}
+    (tmp_path / "metadata.json").write_text(json.dumps(content))
+    with pytest.raises(ModelError, match=r"metadata\.json says halo=5,5,5: mend it, or give descr"):
+        ops.Onnx(path)
+    assert ops.Onnx(path, 2).extent == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({"input_voxel_size": [0, 1, 1]}, "input_voxel_size must be a list of positive numbers"),
+        ({"input_voxel_size": 8}, "input_voxel_size must be a list of positive numbers, got 8"),
+        ({"read_shape": [32, 32]}, "must have as many numbers as each other"),
+        ({"read_shape": [9.5] * 3}, "read_shape must be a list of whole positive numbers"),
+        ({"read_shape": [10**9] * 3}, "its halo must be 4096 voxels or less, got 499999989"),
+        ({"output_channels": "3"}, "output_channels must be a number or a list, got '3'"),
+    ],
+)
+def test_a_metadata_that_cannot_be_meant_is_noted(
+    tmp_path: Path, content: dict[str, Any], message: str
+) -> None:
+    path = models.deep(tmp_path / "model.onnx")
+    whole = {"input_voxel_size": [8, 8, 8], "read_shape": [32] * 3, "write_shape": [22] * 3}
+    (tmp_path / "metadata.json").write_text(json.dumps(whole | content))
+    (note,) = ops.Onnx(path, 4).notes
+    assert note.startswith("onnx: the description metadata.json cannot be read: its")
+    assert message in note
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "[]", "[" * 9999, "inputs: []", "inputs: 3\noutputs: 4", "a: [", "\x00"]
+)
 def test_a_damaged_description_is_noted_or_refused(tmp_path: Path, text: str) -> None:
     path = models.plain(tmp_path / "m.onnx")
     file = tmp_path / "rdf.yaml"

@@ -14,6 +14,8 @@ import onnx_models as models
 from napari_materialize import ops
 from napari_materialize.errors import ModelError
 from napari_materialize.geometry import Box
+from napari_materialize.ops._model_context import MOST_COMPARED
+from napari_materialize.ops._model_session import Runtime
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -190,3 +192,64 @@ def test_a_net_that_looks_far_is_not_taken_for_one_that_looks_at_its_whole_tile(
     image = np.random.default_rng(6).normal(size=(2 * far + 9, *[20] * (rank - 1))).astype("f4")
     view = nm.open_view(image, ops.Onnx(path, "auto"), chunks=(16,) * rank)
     assert view.ops[0].parameters["halo"] == far
+
+
+def attention(path: Path, patch: int = 1) -> Path:
+    """Every patch looks at every other, as a tile's own: what that takes is quadratic."""
+    nodes = [
+        node("Conv", ["in", "a"], ["h"], strides=[patch, patch]),
+        node("Shape", ["h"], ["sides"]),
+        node("Reshape", ["h", "flat"], ["q"]),
+        node("Transpose", ["q"], ["t"], perm=[0, 2, 1]),
+        node("MatMul", ["t", "q"], ["scores"]),
+        node("Softmax", ["scores"], ["s"], axis=-1),
+        node("MatMul", ["s", "t"], ["mixed"]),
+        node("Transpose", ["mixed"], ["back"], perm=[0, 2, 1]),
+        node("Reshape", ["back", "sides"], ["out"]),
+    ]
+    stored = [("a", models.weights(2, 1, patch, patch)), ("flat", np.array([0, 2, -1]))]
+    return models.save(path, nodes, stored)
+
+
+@pytest.mark.parametrize("patch", [1, 4])
+def test_what_is_quadratic_is_measured_on_small_tiles(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patch: int
+) -> None:
+    """Attention over a million voxels would want terabytes, and the system would end us."""
+    handed = []
+    run = Runtime.run
+
+    def recorded(self: Runtime, tile: np.ndarray, source: str, target: str) -> np.ndarray:
+        handed.append(tile.size)
+        return run(self, tile, source, target)
+
+    monkeypatch.setattr(Runtime, "run", recorded)
+    path = attention(tmp_path / "m.onnx", patch)
+    assert ops.Onnx(path, 0).file.graph.strides("in", "out").compared == patch**2
+    with pytest.raises(ModelError, match=r"depends on the whole tile \(it has MatMul\)"):
+        nm.open_view(IMAGE, ops.Onnx(path, "auto"), chunks=(16, 16))
+    assert 64 * 64 <= max(handed) <= 2 * MOST_COMPARED * patch**2
+
+
+def test_products_with_stored_weights_are_not_quadratic(tmp_path: Path) -> None:
+    nodes = [node("Einsum", ["in", "w"], ["out"], equation="nchw,kc->nkhw")]
+    path = models.save(tmp_path / "m.onnx", nodes, [("w", np.ones((1, 1), "f4"))])
+    assert ops.Onnx(path, 0).file.graph.strides("in", "out").compared is None
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 16, 16), (1, 1, "y", 16), ("n", 1, "y", "x")])
+def test_a_model_without_context_gets_whole_tiles_at_the_levels_edge(
+    tmp_path: Path, shape: Sequence[Any]
+) -> None:
+    """Its chunks need no others; but one that the edge cuts off is no tile."""
+    nodes = [
+        node("SpaceToDepth", ["in"], ["h"], blocksize=8),
+        node("Relu", ["h"], ["r"]),
+        node("DepthToSpace", ["r"], ["out"], blocksize=8),
+    ]
+    path = models.save(tmp_path / "m.onnx", nodes, shape=shape)
+    view = nm.open_view(IMAGE, f"onnx:model={path},halo=auto", chunks=(16, 32))
+    assert view.ops[0].parameters["halo"] == 0
+    with nm.Engine() as engine:
+        np.testing.assert_array_equal(engine.array(view)[:], np.maximum(IMAGE, 0))
+    assert nm.materialize(view, nm.MemoryStore()).failed == 0

@@ -25,6 +25,7 @@ from napari_materialize.ops._model_far import far_difference
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from fractions import Fraction
 
     from napari_materialize.geometry import Index
     from napari_materialize.ops._model_grid import AxisGrid
@@ -42,6 +43,9 @@ START = {2: 64, 3: 24}
 
 MOST_VOXELS = {2: 2**20, 3: 2**21}
 """Voxels of a window beyond which nothing is measured."""
+
+MOST_COMPARED = 2**13
+"""The same, in places that are each compared with every other: 256 MiB for each such table."""
 
 TIMES = (1, 2, 3, 4, 8)
 """Multiples of the supposed stride that are tried."""
@@ -99,6 +103,7 @@ def measure(
     whole: bool = False,
     branches: bool = False,
     sure: bool = False,
+    compared: Fraction | None = None,
 ) -> Context:
     """Measure the context that a model needs along each of its space axes.
 
@@ -119,12 +124,18 @@ def measure(
         Whether the graph may branch on the voxels of a tile.
     sure : bool
         Whether the graph was followed all the way, so that ``reach`` is as far as a voxel looks.
+    compared : Fraction, optional
+        Voxels per place, where every place is compared with every other: what a window takes grows
+        with the square of its voxels then, so it is smaller.
     """
+    most = MOST_VOXELS[len(grid)]
+    if compared is not None:
+        most = min(most, int(MOST_COMPARED * compared))
     times = (1,) if told or whole else TIMES
     far = reach if reach is not None and len(reach) == len(grid) else None
     found = [
         (sure and _returns_centre(axis, None if far is None else far[k]))
-        or _along(k, run, sample, grid, far, times)
+        or _along(k, run, sample, grid, far, times, most)
         for k, axis in enumerate(grid)
     ]
     halo, stride = tuple(axis.halo for axis in found), tuple(axis.stride for axis in found)
@@ -156,10 +167,11 @@ def _along(  # noqa: PLR0917 - private
     grid: Sequence[AxisGrid],
     reach: Index | None,
     times: Sequence[int],
+    most: int,
 ) -> _Axis:
     """Measure along one axis, with longer windows until they agree."""
     axis, last = grid[k], None
-    for side, others in _sizes(k, grid, reach):
+    for side, others in _sizes(k, grid, reach, most):
         for more in times:
             stepped = replace(axis, stride=axis.stride * more)
             windows = _windows(stepped, side)
@@ -175,10 +187,15 @@ def _along(  # noqa: PLR0917 - private
     return last or _Axis(0, axis.stride, math.inf, 0.0, False)
 
 
-def _sizes(k: int, grid: Sequence[AxisGrid], reach: Index | None) -> Iterator[tuple[int, Index]]:
-    """Walk the side of the smaller window and the sides along the other axes, growing."""
+def _sizes(
+    k: int, grid: Sequence[AxisGrid], reach: Index | None, most: int
+) -> Iterator[tuple[int, Index]]:
+    """Walk the side of the smaller window and the sides along the other axes, growing.
+
+    Two windows have ``most`` voxels, about.
+    """
     rank = len(grid)
-    least, most = START[rank], MOST_VOXELS[rank]
+    least = START[rank]
     wide = [least if reach is None else 2 * (reach[j] + axis.stride) for j, axis in enumerate(grid)]
     # what the graph says has to lie well inside, or nothing of it is confirmed
     seen = wide[k] if reach is None else math.ceil(2 / SURE * (reach[k] + grid[k].stride))

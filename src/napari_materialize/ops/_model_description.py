@@ -3,23 +3,26 @@
 Owns the reading of both into the op's own parameters, and the list of what they contradict. What a
 person gives wins over what is read here; a contradiction is told and decides nothing.
 
-Rules: the model specification of bioimage.io, versions 0.3 to 0.5 (axes, preprocessing, halo);
-metadata.json of folders that carry ``input_voxel_size``, ``output_voxel_size``, ``read_shape``,
-``write_shape`` and ``output_channels``.
+A metadata.json carries ``input_voxel_size``, ``output_voxel_size``, ``read_shape``, ``write_shape``
+and ``output_channels``. A bioimage.io description is read by `_model_bioimage`.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import math
+import reprlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.errors import ModelError
+from napari_materialize.errors import ModelError, OpError
+from napari_materialize.ops._model_bioimage import read_bioimage
 from napari_materialize.ops._model_parameters import AUTO, checked
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from napari_materialize.ops._model_ports import Ports
 
@@ -30,9 +33,8 @@ _NAMES = ("rdf.yaml", "model.yaml", "bioimageio.yaml", "rdf.yml", "model.yml")
 _BIG = 2**22
 """Bytes of a description beyond which it is none."""
 
-_NORMALISE = {"zero_mean_unit_variance": "zscore", "scale_range": "percentile"}
-
-_AFTER = {"sigmoid": "sigmoid", "softmax": "softmax"}
+_FAR = 4096
+"""Voxels of a halo beyond which it cannot be meant."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +49,17 @@ class Said:
     """The tile's sides it announces."""
     channels: int | None = None
     """How many channels it says come out."""
+    channels_apart: bool = False
+    """Whether it normalises each channel by itself."""
 
     def fill(self, given: Mapping[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
         """Return the parameters, those that are given before those that are said, and notes."""
         values, notes = dict(given), list(self.notes)
         for key, found in self.values.items():
             value = checked(key, found)
-            if values.get(key) is None or (values[key] == AUTO and key != "halo"):
+            if key == "constants" and not self._fills("normalise", given):
+                continue  # they are another normalisation's
+            if self._fills(key, given):
                 values[key] = value
             elif values[key] != value:
                 notes.append(
@@ -63,6 +69,31 @@ class Said:
         for key in ("normalise", "after"):
             values[key] = "none" if values[key] == AUTO else values[key]
         return values, tuple(notes)
+
+    def _fills(self, key: str, given: Mapping[str, Any]) -> bool:
+        """Whether a parameter is taken from here, since nobody gave it."""
+        value = given.get(key)
+        return key in self.values and (value is None or (value == AUTO and key != "halo"))
+
+    @contextlib.contextmanager
+    def blamed(self, given: Mapping[str, Any]) -> Iterator[None]:
+        """Name this file in what is refused on its account.
+
+        Raises
+        ------
+        ModelError
+            For an `OpError` about a parameter that nobody gave.
+        """
+        try:
+            yield
+        except OpError as error:
+            keys = [key for key in self.values if self._fills(key, given) and key in str(error)]
+            if not keys:
+                raise
+            says = ", ".join(f"{key}={_text(self.values[key])}" for key in keys)
+            raise ModelError(
+                f"{error}; {self.name} says {says}: mend it, or give description=none"
+            ) from error
 
     def contradictions(self, ports: Ports) -> list[str]:
         """Return what the model itself says otherwise."""
@@ -80,6 +111,10 @@ class Said:
                 )
         if self.channels is not None and self.channels != ports.made:
             found.append(f"{self.name} says {self.channels} channels, the model makes {ports.made}")
+        if self.channels_apart and ports.channels > 1:
+            found.append(
+                f"{self.name} normalises each channel by itself, here all of them are together"
+            )
         return found
 
 
@@ -87,7 +122,9 @@ def _text(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, tuple | list) else str(value)
 
 
-def describe_model(path: Path | str, description: str = AUTO) -> tuple[Path, Said]:
+def describe_model(
+    path: Path | str, description: str = AUTO, output: str | None = None
+) -> tuple[Path, Said]:
     """Return the model's file and what is said of it.
 
     Parameters
@@ -96,6 +133,8 @@ def describe_model(path: Path | str, description: str = AUTO) -> tuple[Path, Sai
         An ``.onnx`` file, a folder that holds one, or a description.
     description
         The description's file; ``auto`` for one beside the model, ``none`` to ignore it.
+    output
+        The output that is used, where somebody named it.
 
     Raises
     ------
@@ -121,9 +160,9 @@ def describe_model(path: Path | str, description: str = AUTO) -> tuple[Path, Sai
     if description.strip().lower() == "none":
         return path, Said()
     if description.strip().lower() != AUTO:
-        return path, _read(Path(description).expanduser(), asked=True)
+        return path, _read(Path(description).expanduser(), output, asked=True)
     file = _beside(path)
-    return path, _of_another_name(path) if file is None else _read(file, asked=False)
+    return path, _of_another_name(path) if file is None else _read(file, output, asked=False)
 
 
 def _beside(path: Path) -> Path | None:
@@ -140,7 +179,7 @@ def _of_another_name(path: Path) -> Said:
     """Note a description that may be another model's: a person can say that it is this one's."""
     notes = []
     for file in sorted(path.parent.glob("*.model.yaml")):
-        values = _read(file, asked=False).values
+        values = _read(file, None, asked=False).values
         says = ", ".join(f"{key}={_text(value)}" for key, value in values.items())
         notes.append(
             f"{file.name} lies beside the model under another name and is not used; "
@@ -149,7 +188,7 @@ def _of_another_name(path: Path) -> Said:
     return Said(notes=tuple(notes))
 
 
-def _read(file: Path, *, asked: bool) -> Said:
+def _read(file: Path, output: str | None, *, asked: bool) -> Said:
     """Read a description; one that nobody asked for and that says nothing is left alone."""
     try:
         if file.stat().st_size > _BIG:
@@ -158,10 +197,19 @@ def _read(file: Path, *, asked: bool) -> Said:
         content = json.loads(text) if file.suffix == ".json" else _yaml(text)
         if not isinstance(content, dict):
             raise ValueError("it holds no keys")
-        said = _folder(content) if file.suffix == ".json" else _bioimage(content)
-        return Said(file.name, *said)
-    except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
-        reason = str(error).partition("\n")[0] or type(error).__name__
+        if file.suffix == ".json":
+            said = _folder(file.name, content)
+        else:
+            read = read_bioimage(content, output)
+            notes, apart = tuple(read.notes), read.channels_apart
+            said = Said(file.name, read.values, notes, read.sides, channels_apart=apart)
+        for key, value in said.values.items():
+            checked(key, value)
+        _check_halo(said.values.get("halo", ()))
+        return said
+    except (OSError, ValueError, RecursionError) as error:
+        nested = isinstance(error, RecursionError)
+        reason = "it is nested too deeply" if nested else str(error).partition("\n")[0]
         sentence = f"onnx: the description {file.name} cannot be read: {reason}"
         if asked:
             raise ModelError(f"{sentence}; mend it, or give description=none") from error
@@ -177,128 +225,51 @@ def _yaml(text: str) -> Any:
         raise ValueError(str(error).replace("\n", " ")) from error
 
 
-type _Parts = tuple[dict[str, Any], tuple[str, ...], tuple[int, ...] | None, int | None]
+def _check_halo(halo: tuple[int, ...]) -> None:
+    if max(halo, default=0) > _FAR:
+        raise ValueError(f"its halo must be {_FAR} voxels or less, got {_text(halo)}")
 
 
-def _folder(content: Mapping[str, Any]) -> _Parts:
+def _folder(name: str, content: Mapping[str, Any]) -> Said:
     """Read a metadata.json: voxel sizes, and the shapes that are read and written."""
     values: dict[str, Any] = {}
     notes: list[str] = []
-    size = content.get("input_voxel_size")
+    size = _numbers(content, "input_voxel_size")
+    made = _numbers(content, "output_voxel_size")
+    read, write = _numbers(content, "read_shape"), _numbers(content, "write_shape")
+    known = [row for row in (size, made, read, write) if row is not None]
+    if len({len(row) for row in known}) > 1:
+        raise ValueError("its voxel sizes and shapes must have as many numbers as each other")
     if size is not None:
-        values["input_voxel_size"] = tuple(float(v) for v in size)
-    read, write = content.get("read_shape"), content.get("write_shape")
+        values["input_voxel_size"] = size
     if read is not None and write is not None:
-        grown = [int(a) for a in read], [int(a) for a in write]
-        ratio = [1.0] * len(grown[0])
-        if size is not None and content.get("output_voxel_size") is not None:
-            made = [float(v) for v in content["output_voxel_size"]]
-            ratio = [b / a for a, b in zip(values["input_voxel_size"], made, strict=True)]
-        spare = [(a - b * r) / 2 for a, b, r in zip(*grown, ratio, strict=True)]
+        ratio = [1.0] * len(read)
+        if size is not None and made is not None:
+            ratio = [b / a for a, b in zip(size, made, strict=True)]
+        spare = [(a - b * r) / 2 for a, b, r in zip(read, write, ratio, strict=True)]
         if min(spare) < 0:
             notes.append("write_shape is larger than read_shape")
         else:
-            values["halo"] = tuple(int(-(-v // 1)) for v in spare)
+            values["halo"] = tuple(math.ceil(v) for v in spare)
     sides = None if read is None else tuple(int(v) for v in read)
     channels = content.get("output_channels")
     count = len(channels) if isinstance(channels, list) else channels
-    return values, tuple(notes), sides, None if count is None else int(count)
-
-
-def _bioimage(content: Mapping[str, Any]) -> _Parts:
-    """Read a bioimage.io description: axes, preprocessing, halo, postprocessing."""
-    (given, *more), (made, *_) = content["inputs"], content["outputs"]
-    if more:
-        raise ValueError(f"it has {1 + len(more)} inputs, and this op runs models of one image")
-    values: dict[str, Any] = {}
-    notes: list[str] = []
-    letters = _letters(given["axes"])
-    values["layout"] = "".join(letters)
-    sides = _sides(given, letters)
-    halo = _halo(made)
-    if halo is not None:
-        values["halo"] = halo
-    for step in given.get("preprocessing") or []:
-        _preprocess(step, values, notes)
-    steps = []
-    for step in made.get("postprocessing") or []:
-        name, _ = _step(step)
-        if name in _AFTER:
-            steps.append(_AFTER[name])
-        elif name == "binarize":
-            steps.append(f"threshold:{float(_step(step)[1].get('threshold', 0.5)):g}")
-        elif name != "ensure_dtype":
-            notes.append(f"its postprocessing {name} is not done here")
-    if steps:
-        values["after"] = "+".join(steps)
-    return values, tuple(notes), sides, None
-
-
-def _letters(axes: Any) -> list[str]:
-    """Return the axes as letters: a text in 0.3 and 0.4, a list of objects in 0.5."""
-    if isinstance(axes, str):
-        return list(axes)
-    short = {"batch": "b", "channel": "c"}
-    return [short.get(axis["type"], axis.get("id", "")) for axis in axes]
-
-
-def _sides(port: Mapping[str, Any], letters: list[str]) -> tuple[int, ...] | None:
-    """Return the fixed sides that are announced, if they are fixed."""
-    shape = port.get("shape")
-    if shape is None and not isinstance(port["axes"], str):
-        shape = [axis.get("size") for axis in port["axes"]]
-    if not isinstance(shape, list):
-        return None
-    each = dict(zip(letters, shape, strict=False))
-    sides = [each[letter] for letter in "zyx" if letter in each]
-    return tuple(sides) if all(isinstance(side, int) for side in sides) else None
-
-
-def _halo(port: Mapping[str, Any]) -> tuple[int, ...] | None:
-    letters = _letters(port["axes"])
-    halo = port.get("halo")
-    if halo is None and not isinstance(port["axes"], str):
-        halo = [axis.get("halo", 0) for axis in port["axes"]]
-        halo = halo if any(halo) else None
-    if not isinstance(halo, list):
-        return None
-    each = dict(zip(letters, halo, strict=True))
-    return tuple(int(each[letter]) for letter in "zyx" if letter in each)
-
-
-def _step(step: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    return str(step.get("name") or step.get("id")), step.get("kwargs") or {}
-
-
-def _preprocess(step: Mapping[str, Any], values: dict[str, Any], notes: list[str]) -> None:
-    """Take over one step of preprocessing, or note that it is not done."""
-    name, options = _step(step)
-    if name == "ensure_dtype":
-        return
-    if name in _NORMALISE and "normalise" not in values:
-        if name == "scale_range":
-            low = float(options.get("min_percentile", 0))
-            values["normalise"] = (
-                f"percentile:{low:g},{float(options.get('max_percentile', 100)):g}"
-            )
-        else:
-            values["normalise"] = "zscore"
-        if options.get("mode") == "fixed" or "mean" in options:
-            mean, deviation = options["mean"], options["std"]
-            values["constants"] = tuple(
-                float(v[0] if isinstance(v, list) else v) for v in (mean, deviation)
-            )
-        return
-    if name == "fixed_zero_mean_unit_variance" and "normalise" not in values:
-        values["normalise"] = "zscore"
-        values["constants"] = (float(options["mean"]), float(options["std"]))
-        return
-    if name == "scale_linear" and "normalise" not in values:
-        gain, offset = (
-            float(v[0] if isinstance(v, list) else v)
-            for v in (options.get("gain", 1.0), options.get("offset", 0.0))
+    if count is not None and not isinstance(count, int):
+        raise ValueError(
+            f"its output_channels must be a number or a list, got {reprlib.repr(count)}"
         )
-        values["normalise"] = "minmax"
-        values["constants"] = (-offset / gain, (1 - offset) / gain)
-        return
-    notes.append(f"its preprocessing {name} is not done here; do it before, with an op")
+    return Said(name, values, tuple(notes), sides, count)
+
+
+def _numbers(content: Mapping[str, Any], key: str) -> tuple[float, ...] | None:
+    """Return a list of positive numbers, if there is one of that name."""
+    found = content.get(key)
+    if found is None:
+        return None
+    good = isinstance(found, list) and all(
+        isinstance(v, int | float) and math.isfinite(v) and v > 0 for v in found
+    )
+    if not good or not found or ("shape" in key and any(v != int(v) for v in found)):
+        kind = "whole positive" if "shape" in key else "positive"
+        raise ValueError(f"its {key} must be a list of {kind} numbers, got {reprlib.repr(found)}")
+    return tuple(found)

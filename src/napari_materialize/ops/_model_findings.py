@@ -146,6 +146,7 @@ def _measure(op: ModelOp, voxels: Voxels | None) -> Findings:
         whole=bool(strides.whole),
         branches=bool(follows),
         sure=strides.certain and not strides.whole,
+        compared=strides.compared,
     )
     compared = None
     if follows and not context.tile_dependent:

@@ -36,6 +36,12 @@ _WHOLE = frozenset(
 )
 """Operators that may look at the whole of what they are given, wherever it lies."""
 
+_PRODUCTS = frozenset({"MatMul", "Einsum"})
+"""Operators that compare every place with every other where both inputs come of the image."""
+
+_ATTENTIONS = frozenset({"Attention", "MultiHeadAttention", "GroupQueryAttention"})
+"""Operators that do so by themselves."""
+
 _PERHAPS = frozenset(
     {
         *("Softmax", "LogSoftmax", "Hardmax", "ArgMax", "ArgMin", "CumSum", "TopK"),
@@ -93,6 +99,10 @@ class Strides:
 
     certain: bool = True
     """Whether the thread from input to output was followed all the way, through known operators."""
+
+    compared: Fraction | None = None
+    """Voxels of the input per place, where each place is compared with every other, as attention
+    does: what that takes grows with the square of the tile. None where none is."""
 
 
 @dataclass(slots=True)
@@ -160,9 +170,11 @@ class Graph:
         rank = self.window_rank() or self._step_rank()
         whole = tuple(dict.fromkeys(name for node in self.nodes if (name := _sees_all(node))))
         if rank is None:
-            return Strides(None, None, None, whole, certain=False)
+            found = self._compares_all(source)
+            return Strides(None, None, None, whole, certain=False, compared=found)
         states = {source: _State([Fraction(1)] * rank, [Fraction(0)] * rank)}
         channels: int | None = None
+        compared: Fraction | None = None
         stride, certain = [1] * rank, not any(n.operator in _PERHAPS for n in self.nodes)
         for node in self.nodes:
             known = [states[name] for name in node.inputs if name in states]
@@ -173,18 +185,33 @@ class Graph:
             if not known or node.operator in _SHAPES:
                 continue
             channels = channels or self._taken(node)
+            if _compares(node, len(known)):
+                voxels = math.prod(known[0].step, start=Fraction(1))
+                compared = voxels if compared is None else min(compared, voxels)
             reach = [max(axis) for axis in zip(*(state.reach for state in known), strict=True)]
             made = self._through(node, _State(list(known[0].step), reach), rank)
             for axis, step in enumerate(made.step):
                 stride[axis] = math.lcm(stride[axis], step.numerator)
             states.update(dict.fromkeys(node.outputs, made))
         if max(stride) > MOST:
-            return Strides(rank, None, None, whole, channels, certain=False)
+            return Strides(rank, None, None, whole, channels, certain=False, compared=compared)
         last = [states[target]] if target in states else list(states.values())
         far = tuple(
             min(MOST, math.ceil(max(state.reach[axis] for state in last))) for axis in range(rank)
         )
-        return Strides(rank, tuple(stride), far, whole, channels, certain and target in states)
+        certain = certain and target in states
+        return Strides(rank, tuple(stride), far, whole, channels, certain, compared)
+
+    def _compares_all(self, source: str) -> Fraction | None:
+        """Return 1 if any place may be compared with every other; nothing is known of the grid."""
+        reached = {source}
+        for node in self.nodes:
+            count = sum(name in reached for name in node.inputs)
+            if count and _compares(node, count):
+                return Fraction(1)
+            if count and node.operator not in _SHAPES:
+                reached.update(node.outputs)
+        return None
 
     def window(self, node: Node) -> list[int] | None:
         """Return the sides of the window that an operator moves over its input."""
@@ -241,6 +268,11 @@ class Graph:
                     if len(tail) == rank and all(value > 0 for value in tail):
                         return [Fraction(value).limit_denominator(64) for value in tail]
         return None
+
+
+def _compares(node: Node, known: int) -> bool:
+    """Whether an operator, ``known`` of whose inputs come of the image, compares all its places."""
+    return node.operator in _ATTENTIONS or (node.operator in _PRODUCTS and known > 1)
 
 
 def place_rule(node: Node) -> str | None:

@@ -65,7 +65,9 @@ class ModelOp(Op):
         "constants", "low,high or mean,deviation, instead of taking them from the level"
     )
     after: str = _parameter(
-        "after", "none, sigmoid, softmax, argmax, threshold:0.5, cast:uint8, joined by +", AUTO
+        "after",
+        "none, sigmoid, softmax, argmax, threshold:0.5, above:0, cast:uint8, joined by +",
+        AUTO,
     )
     input_voxel_size: float | tuple[float, ...] | None = _parameter(
         "input_voxel_size", "the voxel size the model was trained on, in the image's unit"
@@ -129,8 +131,9 @@ class ModelOp(Op):
         given |= dict(input_voxel_size=input_voxel_size, multiple=multiple, tile=tile)  # noqa: C408 - as names
         given |= dict(after=after, batch=batch, output=output, input=input, layout=layout)  # noqa: C408 - as names
         given |= dict(device=device, threads=threads)  # noqa: C408 - as names
-        path, said = describe_model(model, description)
-        values, notes = said.fill({key: checked(key, value) for key, value in given.items()})
+        path, said = describe_model(model, description, output)
+        given = {key: checked(key, value) for key, value in given.items()}
+        values, notes = said.fill(given)
         put = partial(object.__setattr__, self)
         for key, value in values.items():
             put(key, value) if key != "halo" else put("extent", checked("halo", halo) or AUTO)
@@ -144,8 +147,9 @@ class ModelOp(Op):
         put("told_multiple", self.multiple is not None)
         # what a description says of the halo is measured all the same, and the larger one taken
         put("_said_halo", values["halo"] if halo is None else None)
-        self._load(path)
-        self._check(said.contradictions(self._ports))
+        with said.blamed(given):
+            self._load(path)
+            self._check(said.contradictions(self._ports))
 
     def _load(self, path: Path) -> None:
         """Read the model, load it and try it."""
@@ -176,6 +180,10 @@ class ModelOp(Op):
         scaling = self._normalisation
         if self.constants is not None:
             scaling.given(self.constants)
+        said: tuple[tuple[str, Any], ...] = (("halo", self._said_halo),)
+        for key, value in (*said, ("input_voxel_size", self.input_voxel_size)):
+            if value is not None and value != AUTO:
+                each_axis(value, ports.rank, place, key)
         if self.tile is not None:
             check_tile(place, each_axis(self.tile, ports.rank, place, "tile"), ports.grid)
         if self.extent != AUTO:

@@ -74,7 +74,9 @@ class Normalisation:
 
     def __str__(self) -> str:
         low, high = self.percents
-        return f"percentile:{low:g},{high:g}" if self.kind == "percentile" else self.kind
+        return (
+            f"percentile:{_short(low)},{_short(high)}" if self.kind == "percentile" else self.kind
+        )
 
     @property
     def measured(self) -> bool:
@@ -243,7 +245,8 @@ class After:
 
     @classmethod
     def parse(cls, text: str) -> After:
-        """Read ``sigmoid``, ``softmax``, ``argmax``, ``threshold:0.5``, ``cast:uint8``, or several.
+        """Read ``sigmoid``, ``softmax``, ``argmax``, ``threshold:0.5`` (1 where ``v >= 0.5``),
+        ``above:0.5`` (where ``v > 0.5``), ``cast:uint8``, or several.
 
         Raises
         ------
@@ -256,7 +259,7 @@ class After:
 
     def __str__(self) -> str:
         words = (
-            n if v is None else f"{n}:{v:g}" if isinstance(v, float) else f"{n}:{v}"
+            n if v is None else f"{n}:{_short(v) if isinstance(v, float) else v}"
             for n, v in self.steps
         )
         return "+".join(words) or "none"
@@ -272,7 +275,7 @@ class After:
             elif name == "argmax":
                 dtype = np.dtype(np.uint8 if channels <= 256 else np.uint16)
                 channels, kind, limits = 1, "label", (0.0, float(max(1, channels - 1)))
-            elif name == "threshold":
+            elif name in {"threshold", "above"}:
                 dtype, kind, limits = np.dtype(np.uint8), "mask", (0.0, 1.0)
             else:
                 dtype = np.dtype(str(value))
@@ -290,9 +293,16 @@ class After:
                 made = made.argmax(axis=1).astype(kind)[:, np.newaxis]
             elif name == "threshold":
                 made = (made >= value).astype(np.uint8)
+            elif name == "above":
+                made = (made > value).astype(np.uint8)
             else:
                 made = saturate(made, np.dtype(str(value)))
         return made
+
+
+def _short(value: float) -> str:
+    """Return a number in as many digits as it has."""
+    return repr(value).removesuffix(".0")
 
 
 def _step(text: str) -> tuple[str, float | str | None]:
@@ -301,7 +311,7 @@ def _step(text: str) -> tuple[str, float | str | None]:
         return name, None
     if name == "cast" and rest:
         return name, dtype_name(rest, "onnx: after=cast")
-    if name == "threshold":
+    if name in {"threshold", "above"}:
         try:
             value = float(rest) if rest else 0.5
         except ValueError:
@@ -309,8 +319,8 @@ def _step(text: str) -> tuple[str, float | str | None]:
         if math.isfinite(value):
             return name, value
     raise OpError(
-        "onnx: after is sigmoid, softmax, argmax, threshold:VALUE or cast:DTYPE, several joined by "
-        f"+, got {text!r}"
+        "onnx: after is sigmoid, softmax, argmax, threshold:VALUE, above:VALUE or cast:DTYPE, "
+        f"several joined by +, got {text!r}"
     )
 
 

@@ -67,7 +67,8 @@ class Onnx(ModelOp):
         instead of taking them from the level.
     after : str
         ``auto`` (what a description says, else none), ``none``, ``sigmoid``, ``softmax``,
-        ``argmax``, ``threshold:0.5``, ``cast:uint8``, several joined by ``+``.
+        ``argmax``, ``threshold:0.5`` (1 where ``v >= 0.5``), ``above:0`` (where ``v > 0``),
+        ``cast:uint8``, several joined by ``+``.
     input_voxel_size : float or tuple of float, optional
         The model runs on voxels of this size, in the image's unit.
     multiple : int or tuple of int, optional
