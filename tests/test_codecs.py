@@ -17,6 +17,7 @@ from hypothesis.extra import numpy as hnp
 from scipy import ndimage
 
 from napari_materialize.codecs import Compression, chunk_bytes, is_fill
+from napari_materialize.downsample import shrink
 from napari_materialize.errors import ChunkError, OptionError
 
 NAMES = ["gzip", "zstd", "blosc", "none"]
@@ -165,6 +166,16 @@ class TestEncode:
         for voxels, effort in ((noisy, 4), (labels, 6), (few, 7), (noisy[:16, :16, :16], 6)):
             data = voxels.tobytes()
             assert Compression().encode(data, voxels.dtype) == deflate.gzip_compress(data, effort)
+
+    def test_gzip_searches_least_in_noise_that_was_averaged(self):
+        """As a pyramid's coarser levels are."""
+        random = np.random.default_rng(0)
+        blobs = ndimage.zoom(random.normal(0, 1, (8, 8, 8)), 16, order=1)
+        fine = (110 + 40 * blobs + random.normal(0, 6, (128,) * 3)).clip(0, 255).astype("u1")
+        data = shrink(fine, (2, 2, 2), "mean").tobytes()
+        found = Compression().encode(data, np.dtype("u1"))
+        assert found == deflate.gzip_compress(data, 1)
+        assert len(found) <= 1.03 * len(zlib.compress(data, 6))
 
     @pytest.mark.parametrize("nbytes", [(1 << 15) - 1, 1 << 15, (1 << 15) + 1, 100_003])
     def test_gzip_keeps_every_byte_whatever_the_size(self, nbytes):
