@@ -308,6 +308,13 @@ def test_what_is_changed_above_opens_as_it_is(number: int) -> None:
 
 FOUND: dict[str, dict[str, Any]] = {
     "a dtype of N5 that is a list": {"attributes.json": N5 | {"dataType": []}},
+    "a fill that no float32 holds": {
+        "zarr.json": V3 | {"data_type": "float32", "fill_value": 1e39}
+    },
+    "a fill that no float holds": {
+        "zarr.json": V3 | {"data_type": "float64", "fill_value": 10**400}
+    },
+    "the same in v2": {".zarray": V2 | {"dtype": "<f4", "fill_value": 10**400}},
 }
 """Stores that once ended in something else than a source or a sentence."""
 

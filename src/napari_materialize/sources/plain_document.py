@@ -120,7 +120,8 @@ def _fill(value: Any, dtype: np.dtype, zarr_format: int | None) -> float | int |
     if dtype.kind == "b":
         return value if type(value) is bool else None
     if dtype.kind == "f":
-        usual = type(value) in (int, float) and abs(value) <= np.finfo(dtype).max
+        # compared as Python's numbers: numpy's would make one of the dtype of it first
+        usual = type(value) in (int, float) and abs(value) <= float(np.finfo(dtype).max)
         return np.asarray(value, dtype).item() if usual else None
     limits = np.iinfo(dtype)
     return value if type(value) is int and limits.min <= value <= limits.max else None
