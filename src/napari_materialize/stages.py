@@ -144,12 +144,13 @@ class SourceStage:
         """What the stage does, in a few words for a message."""
         return f"reading {self.source.name!r}"
 
-    @property
+    # asked for ten times between a chunk's claim and its end
+    @cached_property
     def identity(self) -> str:
         """The source's identity."""
         return self.source.identity
 
-    @property
+    @cached_property
     def levels(self) -> tuple[Level, ...]:
         """The source's levels."""
         return self.source.levels
