@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import zarr
 
 import napari_materialize as nm
-from buckets import CREDENTIALS, ask, s3_server, use_server
+from buckets import CREDENTIALS, Wrong, ask, proxy_to, s3_server, use_server
 from napari_materialize.cli import main
 from napari_materialize.errors import TargetError
 from napari_materialize.stores import ObjectStore
@@ -17,6 +19,7 @@ from napari_materialize.stores._lock import Owner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 VOXELS = np.random.default_rng(7).integers(1, 250, (40, 32, 32), "u1")
 
@@ -67,6 +70,33 @@ def test_an_aborted_job_goes_on_and_leaves_no_journal() -> None:
     assert not any(".napari" in path for path, _ in store.listing())
     assert store.holder() is None
     assert main(["verify", target]) == 0
+
+
+@pytest.mark.parametrize(("from_file", "code"), [(0, 2), (4, 1)])
+def test_what_a_bucket_refuses_is_a_failed_job_once_something_is_there(
+    server: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    from_file: int,
+    code: int,
+) -> None:
+    puts = itertools.count()
+
+    def refuse(method: str, path: str, _: int) -> Wrong | None:
+        mine = method == "PUT" and "refused" in path
+        return Wrong(403) if mine and next(puts) >= from_file else None
+
+    zarr.create_array(tmp_path / "in.zarr", data=VOXELS, chunks=(8, 8, 8))
+    with proxy_to(server) as proxy:
+        proxy.rule = refuse
+        use_server(monkeypatch, proxy.url, **CREDENTIALS)
+        target = f"s3://private/refused-{from_file}.zarr"
+        assert main(["run", str(tmp_path / "in.zarr"), target]) == code
+        assert ObjectStore(target).is_empty() == (code == 2)
+    said = capsys.readouterr().err
+    assert "the server refuses it (403)" in said, said
+    assert "Traceback" not in said
 
 
 def test_one_writer_and_a_dead_one_is_taken_over() -> None:

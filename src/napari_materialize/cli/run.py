@@ -9,7 +9,6 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -31,10 +30,11 @@ from napari_materialize.cli.space import tell_estimate, warn_if_tight
 from napari_materialize.errors import ChunkError, MaterializeError, StoreError, TargetError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from napari_materialize.job import Materialized
     from napari_materialize.plan import Plan
+    from napari_materialize.stores import WritableStore
     from napari_materialize.view import View
 
 __all__ = ["Boundary", "Ops", "Source", "notes_of", "receipt", "run", "tell_notes"]
@@ -189,7 +189,7 @@ def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) 
         try:
             done, signal_number = materialize_watched(engine, plan, options)
         except (MaterializeError, KeyboardInterrupt) as error:
-            if isinstance(error, StoreError) and _nothing_made(Path(report["target"])):
+            if isinstance(error, StoreError) and _nothing_made(plan.store):
                 raise TargetError(f"target: {error}; choose another folder") from error
             if isinstance(error, ChunkError) and error.receipt is not None:
                 report |= _counts(error.receipt)
@@ -240,9 +240,13 @@ def _plan(view: View, out: str, options: Mapping[str, Any]) -> Plan:
         raise TargetError(f"target {out}: {reason}; choose another folder") from error
 
 
-def _nothing_made(target: Path) -> bool:
-    """Return whether a job could not even make its folder, or begin in an empty one."""
-    return not target.exists() or (target.is_dir() and not any(target.iterdir()))
+def _nothing_made(store: WritableStore) -> bool:
+    """Return whether a job could not write its first file, as far as the target tells."""
+    is_empty: Callable[[], bool] | None = getattr(store, "is_empty", None)
+    try:
+        return is_empty is not None and is_empty()
+    except (MaterializeError, OSError):  # it does not: the job's own error is what is told
+        return False
 
 
 def _counts(done: Any) -> dict[str, Any]:
