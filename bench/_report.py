@@ -130,6 +130,9 @@ def merged(old: list[dict[str, Any]], new: list[dict[str, Any]]) -> list[dict[st
     """Return the records of a bench that may run row by row: new rows take the old ones' place."""
     measured = {each["case"] for each in new}
     order = [case.name for case in cases(64)]
+    new = [
+        {key: round(v, 4) if isinstance(v, float) else v for key, v in each.items()} for each in new
+    ]
     every = [each for each in old if each["case"] not in measured] + new
     return sorted(every, key=lambda each: order.index(each["case"]))
 
