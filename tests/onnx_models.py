@@ -61,6 +61,21 @@ def plain(path: Path, **options: Any) -> Path:
     return save(path, nodes, [("a", weights(4, 1, 3, 3)), ("b", weights(2, 4, 3, 3))], **options)
 
 
+def saturating(path: Path) -> Path:
+    """A mean of 5 x 5, padded with 1, cut off at 1: a halo of 2 below 1, the same above."""
+    nodes = [
+        node("Pad", ["in", "sides", "one"], ["wide"]),
+        node("Conv", ["wide", "a"], ["h"]),
+        node("Min", ["h", "one"], ["out"]),
+    ]
+    given = [
+        ("sides", np.array([0, 0, 2, 2, 0, 0, 2, 2], np.int64)),
+        ("one", np.float32(1)),
+        ("a", np.full((1, 1, 5, 5), 1 / 25, "f4")),
+    ]
+    return save(path, nodes, given)
+
+
 def strided(path: Path) -> Path:
     """A convolution of width 3 with stride 2, padded: half the grid."""
     nodes = [node("Conv", ["in", "a"], ["out"], pads=[1] * 4, strides=[2, 2])]

@@ -374,6 +374,22 @@ def test_a_measured_halo_is_remembered_by_the_models_bytes(
     assert nm.open_view(image, ops.Onnx(path, "auto")).ops[0].parameters["halo"] == 2
 
 
+def test_what_saturates_a_model_does_not_decide_its_halo_for_other_voxels(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from napari_materialize.ops import _model_findings
+
+    monkeypatch.setenv("NAPARI_MATERIALIZE_CACHE", str(tmp_path / "memory"))
+    monkeypatch.setattr(_model_findings, "_known", {})
+    path = models.saturating(tmp_path / "m.onnx")
+    bright = NOISE.integers(50, 255, (30, 40)).astype("u1")
+    assert nm.open_view(bright, ops.Onnx(path, "auto")).ops[0].parameters["halo"] == 0
+    image = NOISE.random((30, 40)).astype("f4")
+    view = nm.open_view(image, ops.Onnx(path, "auto"), chunks=(16, 16))
+    assert view.ops[0].parameters["halo"] == 2
+    assert len(list((tmp_path / "memory").iterdir())) == 2
+
+
 def test_a_halo_that_covers_too_little_is_refused_or_noted(tmp_path: Path) -> None:
     with pytest.raises(OpError, match="returns 4 voxels less than it takes, so that halo must be"):
         ops.Onnx(models.valid(tmp_path / "v.onnx"), 1)

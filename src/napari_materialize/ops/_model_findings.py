@@ -116,7 +116,7 @@ def findings(op: ModelOp, voxels: Voxels | None) -> Findings:
         What the op is to run on; noise only if None.
     """
     with _lock:  # a model is measured once, however many ask
-        key = _key(op)
+        key = _key(op, voxels)
         found = _known.get(key) or _read(key)
         if found is None:
             found = _measure(op, voxels)
@@ -125,10 +125,16 @@ def findings(op: ModelOp, voxels: Voxels | None) -> Findings:
         return found
 
 
-def _key(op: ModelOp) -> str:
-    """Return a name for what decides the result: the model's bytes and how it is run."""
+def _key(op: ModelOp, voxels: Voxels | None) -> str:
+    """Return a name for what decides the result: the model's bytes and how it is run.
+
+    Voxels that are handed on as they are decide too: 0 to 255 may saturate what 0 to 1 does not,
+    and a model that makes the same of everything needs no context.
+    """
     parts = [VERSION, op.file.digest, op.input, op.output, op.ports.layout.letters]
     parts += [op.normalise, [axis.stride for axis in op.ports.grid]]
+    if voxels is not None and op.normalise == "none":
+        parts.append(voxels.levels[0].dtype.str)
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
