@@ -352,35 +352,36 @@ def test_the_text_form_and_the_record_make_the_same_op_again(tmp_path: Path) -> 
     assert parse_op(text).parameters["normalise"] == "percentile:2,98"
 
 
-def test_a_measured_halo_is_remembered_by_the_models_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def forget(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Forget what the process measured, as a new one has; a folder of its own is remembered."""
     from napari_materialize.ops import _model_findings
 
     monkeypatch.setenv("NAPARI_MATERIALIZE_CACHE", str(tmp_path / "memory"))
     monkeypatch.setattr(_model_findings, "_known", {})
+    return lambda: monkeypatch.setattr(_model_findings, "_known", {})
+
+
+def test_a_measured_halo_is_remembered_by_the_models_bytes(
+    tmp_path: Path, forget: Callable[[], None]
+) -> None:
     path = models.plain(tmp_path / "m.onnx")
     image = NOISE.normal(size=(30, 40)).astype("f4")
     found = nm.open_view(image, ops.Onnx(path, "auto")).ops[0]
     (file,) = (tmp_path / "memory").iterdir()
     assert isinstance(found, ops.Onnx)
-    monkeypatch.setattr(_model_findings, "_known", {})
+    forget()
     changed = file.read_text().replace('"halo": [2, 2]', '"halo": [7, 5]')
     assert changed != file.read_text()
     file.write_text(changed)
     assert nm.open_view(image, ops.Onnx(path, "auto")).ops[0].parameters["halo"] == [7, 5]
-    monkeypatch.setattr(_model_findings, "_known", {})
+    forget()
     file.write_text("nonsense")
     assert nm.open_view(image, ops.Onnx(path, "auto")).ops[0].parameters["halo"] == 2
 
 
-def test_what_saturates_a_model_does_not_decide_its_halo_for_other_voxels(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from napari_materialize.ops import _model_findings
-
-    monkeypatch.setenv("NAPARI_MATERIALIZE_CACHE", str(tmp_path / "memory"))
-    monkeypatch.setattr(_model_findings, "_known", {})
+@pytest.mark.usefixtures("forget")
+def test_what_saturates_a_model_does_not_decide_its_halo_for_other_voxels(tmp_path: Path) -> None:
     path = models.saturating(tmp_path / "m.onnx")
     bright = NOISE.integers(50, 255, (30, 40)).astype("u1")
     assert nm.open_view(bright, ops.Onnx(path, "auto")).ops[0].parameters["halo"] == 0
