@@ -337,7 +337,8 @@ def circular():
         (Mute(), r"Mute: \(its text could not be made: LookupError\)"),
         (circular(), "ValueError: first"),
         (SystemExit(3), "SystemExit: 3"),
-        (KeyboardInterrupt(), "KeyboardInterrupt: "),
+        (MemoryError(), "failed: MemoryError$"),
+        (KeyboardInterrupt(), "failed: KeyboardInterrupt$"),
     ],
 )
 def test_whatever_an_op_raises_is_its_chunks_failure(error, said):

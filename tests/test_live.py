@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import weakref
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,12 +25,14 @@ from napari.utils.notifications import notification_manager
 
 import napari_materialize as nm
 from doubles import Gate, RecordingArray, cranked
+from napari_materialize import ops
 from napari_materialize._napari import asking, repaint
 from napari_materialize._napari.dropping import Dropped
 from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
 from napari_materialize._napari.pacing import Pace
 from napari_materialize._napari.repaint import live_layer
+from napari_materialize.cache import ChunkState
 from napari_materialize.errors import EngineClosed, OptionError
 from napari_materialize.looking import Lease
 from windows import WAIT, live_of, settle
@@ -673,6 +676,50 @@ def test_failed_chunks_are_holes_and_one_notification(
     expected = np.ones((128, 128), "u2")
     expected[:, 32:64] = 0
     np.testing.assert_array_equal(layer._slice.image.raw, expected[_corners(layer)])
+
+
+def test_views_that_a_slider_passes_and_that_fail_alike_are_told_of_once(
+    make_napari_viewer: Any, qtbot: Any, engine: Any
+) -> None:
+    array = RecordingArray(np.ones((8, 64, 64), "i8"), (2, 32, 32))
+    places = [(z, y, x) for z in range(4) for y in range(2) for x in range(2)]
+    source = array.view()
+    told: list[str] = []
+
+    def breaks(error: type[Exception]) -> None:
+        array.broken |= {index: error(f"block {index} is bad") for index in places}
+
+    def steps(*numbers: int) -> None:
+        for number in numbers:
+            plus = ops.Function(
+                partial(np.add, number), dtype="i8", name="plus", version=f"{number}"
+            )
+            live_of(layer).show(source.then([plus]))
+            settle(qtbot, layer)
+
+    def notice(event: Any) -> None:
+        told.append(str(event.message))
+
+    breaks(RuntimeError)
+    notification_manager.notification_ready.connect(notice)
+    try:
+        viewer = make_napari_viewer(show=True)
+        layer = add_view(viewer, source, engine, contrast_limits=(0, 1), name="torn")
+        settle(qtbot, layer)
+        steps(1, 2, 3)
+        assert len(told) == 1
+        breaks(ValueError)  # another reason is told
+        for index in places:
+            if engine.state(source, 0, index) is ChunkState.FAILED:
+                engine.retry(source, 0, index)
+        steps(4, 5)
+        assert len(told) == 2
+        array.broken.clear()
+        live_of(layer).retry()
+        settle(qtbot, layer)
+        assert len(told) == 2
+    finally:
+        notification_manager.notification_ready.disconnect(notice)
 
 
 # ---------------------------------------------------------------------- what a view becomes

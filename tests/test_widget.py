@@ -468,6 +468,34 @@ def test_every_operation_starts_as_its_form_says(dock: Any, data: np.ndarray) ->
         widget.session.change(ops=())
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [
+        ("cast", {}),
+        ("cast", {"dtype": "int64"}),
+        ("cast", {"dtype": "complex64"}),
+        ("gaussian", {"sigma": "1", "dtype": "float16"}),
+        ("select", {"channel": -1}),
+        ("select", {"channel": "1"}),
+        ("select", {"channel": "first"}),
+        ("select", {"channel": 2**40}),
+    ],
+)
+def test_a_value_that_no_field_offers_is_shown_all_the_same(
+    dock: Any, data: np.ndarray, choice: tuple[str, dict[str, Any]]
+) -> None:
+    """A program chose it, or nobody yet."""
+    viewer, widget = dock()
+    viewer.add_image(data, contrast_limits=(0, 255))
+    widget.session.change(ops=(choice,))
+    (card,) = widget.ops.cards
+    said = {key: str(value) for key, value in choice[1].items()}
+    assert card.values_as_text() == said
+    card.edited.emit()
+    assert widget.ops.cards == [card]
+    assert [choice[0] for choice in widget.session.intent.ops] == [choice[0]]
+
+
 def test_typing_a_parameter_keeps_the_field_and_says_what_is_wrong(
     dock: Any, data: np.ndarray
 ) -> None:

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.errors import TransitionError
+from napari_materialize.errors import TransitionError, named
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping
@@ -188,7 +188,7 @@ class ChunkCache[K: Hashable]:
 
     def fail(self, key: K, error: BaseException, reason: str | None = None) -> None:
         """LOADING to FAILED; the error is kept with its traceback until `retry`."""
-        self._change(key, ChunkState.FAILED, reason or f"{type(error).__name__}: {error}")
+        self._change(key, ChunkState.FAILED, reason or named(error))
         self._entries[key].error = error
 
     def abandon(self, key: K, reason: str = "nobody waits any more") -> None:

@@ -11,7 +11,7 @@ import threading
 import traceback
 from typing import TYPE_CHECKING, Self
 
-from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed
+from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -165,7 +165,7 @@ def failure(title: str, key: ChunkKey, cause: BaseException) -> ChunkError:
     if isinstance(cause, ChunkError) and cause.__cause__ is not None:
         reason, cause = str(cause), cause.__cause__
     else:
-        reason = f"{type(cause).__name__}: {_text(cause)}"
+        reason = named(cause)
     chained: BaseException | None = cause
     seen = set[int]()  # an op's errors may lead back to each other
     while chained is not None and id(chained) not in seen:
@@ -175,11 +175,3 @@ def failure(title: str, key: ChunkKey, cause: BaseException) -> ChunkError:
     error = ChunkError(f"chunk {key.chunk} of level {key.level} ({title}) failed: {reason}")
     error.__cause__ = cause
     return error
-
-
-def _text(cause: BaseException) -> str:
-    """Return what an error says; one that cannot say it must not take its chunk along."""
-    try:
-        return str(cause)
-    except Exception as error:  # noqa: BLE001 - whatever an op's own error does when it is asked
-        return f"(its text could not be made: {type(error).__name__})"

@@ -1,4 +1,4 @@
-"""Every exception this package raises on purpose, and nothing else.
+"""Every exception this package raises on purpose, and what any exception is called in a sentence.
 
 The tree::
 
@@ -45,6 +45,8 @@ __all__ = [
     "StoreError",
     "TargetError",
     "TransitionError",
+    "named",
+    "reason_of",
 ]
 
 
@@ -117,3 +119,32 @@ class ClaimReleased(MaterializeError, RuntimeError):
 
 class NotedWarning(UserWarning):
     """A warning of what is among an op's ``notes`` too: who shows those need not show it."""
+
+
+def named(error: BaseException) -> str:
+    """Return an exception's type and what it says, in one piece of a sentence.
+
+    An error that cannot say anything (an op may raise its own) must not become a second one.
+
+    Examples
+    --------
+    >>> named(ValueError("no film")), named(MemoryError())
+    ('ValueError: no film', 'MemoryError')
+    """
+    try:
+        text = str(error)
+    except Exception as second:  # noqa: BLE001 - whatever it does when it is asked
+        text = f"(its text could not be made: {type(second).__name__})"
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why something failed: in the words of ours and of the system's, else `named`.
+
+    Examples
+    --------
+    >>> reason_of(OpError("op: there is none")), reason_of(KeyError("x"))
+    ('op: there is none', "KeyError: 'x'")
+    """
+    said = isinstance(error, (MaterializeError, OSError))
+    return (str(error) if said else "") or named(error)

@@ -35,6 +35,9 @@ SPANS: Mapping[tuple[str, str], tuple[float, float]] = {
 _OVER_VALUES = frozenset((op, name) for op in ("threshold", "rescale") for name in ("low", "high"))
 """Parameters that are values of the image: their slider goes over its window."""
 
+_MOST = 2**31 - 1
+"""The largest number that Qt's field for whole numbers holds."""
+
 STEPS = 200
 """Places that a slider has."""
 
@@ -43,6 +46,9 @@ def field_for(
     op: str, parameter: Parameter, value: Any, window: tuple[float, float] = (0.0, 1.0)
 ) -> Any:
     """Return a field for a parameter, holding ``value``: magicgui's, or one of its kind.
+
+    A value that a choice or a number's field cannot hold (none yet, where one is required; or one
+    that a program chose) is added to the choices, or stands in a line.
 
     Parameters
     ----------
@@ -62,16 +68,15 @@ def field_for(
         hint = as_text(parameter.default) or ("required" if parameter.required else "not set")
         field.line.native.setPlaceholderText(hint)
     elif parameter.name == "dtype":
-        free = [] if parameter.required or parameter.default else [("as the image", None)]
-        field = ComboBox(choices=[*free, *((name, name) for name in DTYPES)], value=value)
+        field = ComboBox(choices=_dtypes(parameter, value), value=value)
     elif members == (bool,):
         field = CheckBox(value=bool(value))
     elif Path in members:
         field = FileEdit(value=Path(value or ""), filter="*.onnx" if op == "onnx" else None)
         field.native.setObjectName("Fields")
         field.choose_btn.text = "Browse\N{HORIZONTAL ELLIPSIS}"
-    elif members == (int,):
-        field = SpinBox(value=int(value or 0), min=0, max=2**31 - 1)
+    elif members == (int,) and _counts(value):
+        field = SpinBox(value=int(value or 0), min=0, max=_MOST)
     else:
         field = LineEdit(value=as_text(value))
         several = any(typing.get_origin(member) is tuple for member in members)
@@ -80,6 +85,25 @@ def field_for(
     field.tooltip = parameter.help
     field.native.setToolTip(parameter.help)
     return field
+
+
+def _dtypes(parameter: Parameter, value: Any) -> list[tuple[str, str | None]]:
+    """Return the dtypes that are offered; the one that is chosen already is always among them."""
+    choices: list[tuple[str, str | None]] = [(name, name) for name in DTYPES]
+    if not (parameter.required or parameter.default):
+        choices.insert(0, ("as the image", None))
+    elif value is None:
+        choices.insert(0, ("required", None))
+    if value not in [known for _, known in choices]:
+        choices.append((as_text(value), value))
+    return choices
+
+
+def _counts(value: Any) -> bool:
+    """Return whether a field for whole numbers can hold a value."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    return value is None or (isinstance(value, int) and 0 <= value <= _MOST)
 
 
 def as_text(value: Any) -> str:

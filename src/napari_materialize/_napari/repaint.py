@@ -87,6 +87,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
         self._due = math.inf
         self._painting: float | None = None
         self._reported = False
+        self._reported_before: type[BaseException] | None = None
         self._put_off_once = False
         self._timer = self._single_shot(self._repaint)
         self._pause_timer = self._single_shot(self._go_on)
@@ -167,7 +168,7 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
             # another layer may have had it retried, and a chunk that is only read is nobody's
             if self.engine.state(self.view, level, index) is ChunkState.FAILED:
                 self.engine.retry(self.view, level, index)
-        self._reported = False
+        self._reported, self._reported_before = False, None
         if (layer := self._layer()) is not None:
             self._read_again(layer)
 
@@ -352,8 +353,8 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
             return
         if self._contrast is not None:
             self._contrast.settle(layer)
-        self._report(layer)
         settled = self.reads.settled
+        self._report(layer, settled)
         # what napari read by itself since the last chunk arrived is painted already
         if settled or not (self.reads.complete or self.reads.looked == self.reads.news):
             self._painting = time.monotonic()
@@ -374,11 +375,21 @@ class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
             self._pace.cost = max(self._pace.ended - began, self.reads.seconds)
             self._plan_repaint()
 
-    def _report(self, layer: Layer) -> None:
-        """Tell the first failure of a layer, and only that."""
+    def _report(self, layer: Layer, settled: bool) -> None:
+        """Tell the first failure of a view, and only that.
+
+        Where a source fails, each view that a dragged slider passes fails as the one before did:
+        that is not told again until a picture was whole in between.
+        """
         failures = self.reads.take_failures()
+        if settled and not self.reads.failed:
+            self._reported_before = None
         if failures and not self._reported:
             self._reported = True
+            kind = type(failures[0].__cause__ or failures[0])
+            known, self._reported_before = kind is self._reported_before, kind
+            if known:
+                return
             show_error(
                 f"{layer.name}: {failures[0]}; what fails shows as a hole, and of this layer no "
                 "further failure is told"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
-from napari_materialize.errors import InputError, MaterializeError
+from napari_materialize.errors import InputError, MaterializeError, named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -106,8 +106,7 @@ def _judge(error: BaseException) -> tuple[int, str, str]:
         return stopped_by(number), "aborted", "stopped at once"
     if isinstance(error, MaterializeError):
         return FAILED, "failed", _one_line(str(error))
-    what = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-    sentence = f"unexpected error, {what}; --debug shows where"
+    sentence = f"unexpected error, {named(error)}; --debug shows where"
     return FAILED, "failed", _one_line(sentence)
 
 

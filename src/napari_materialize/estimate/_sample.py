@@ -15,7 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from napari_materialize.codecs import encode_chunk, is_fill
-from napari_materialize.errors import ChunkError
+from napari_materialize.errors import reason_of
 from napari_materialize.geometry import Box, ChunkGrid, walk_blocks
 
 if TYPE_CHECKING:
@@ -139,15 +139,13 @@ class Sample:
 
     def _weigh(self, level: LevelPlan, claim: ChunkClaim) -> None:
         """Encode a chunk and see how large it is; in a writer's thread."""
-        found, reason = None, None
+        found, why = None, None
         try:
             found = self._encoded(level, claim)
-        except ChunkError as error:
-            reason = str(error)
         except Exception as error:  # noqa: BLE001 - whatever it is, the job would meet it too
-            reason = f"{type(error).__name__}: {error}"
+            why = reason_of(error)
         claim.release()
-        self._over(claim, found, reason)
+        self._over(claim, found, why)
 
     def _encoded(self, level: LevelPlan, claim: ChunkClaim) -> tuple[int, int]:
         plan, array = self._plan, level.array

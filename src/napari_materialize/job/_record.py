@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.errors import MaterializeError, StoreError
+from napari_materialize.errors import MaterializeError, StoreError, named
 from napari_materialize.recipe import view_record
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Record:
             except Exception as error:
                 failure = StoreError(
                     f"writing {path} failed, and a result needs its metadata: "
-                    f"{type(error).__name__}: {error}; mend the store and run the job again"
+                    f"{named(error)}; mend the store and run the job again"
                 )
                 failure.errno = getattr(error, "errno", None)
                 raise failure from error

@@ -9,7 +9,7 @@ import numpy as np
 
 from napari_materialize.codecs import decode_chunk, split_shard
 from napari_materialize.downsample import shrink
-from napari_materialize.errors import ChunkError
+from napari_materialize.errors import ChunkError, reason_of
 from napari_materialize.geometry import Box
 from napari_materialize.stores import ReadableStore
 
@@ -110,7 +110,7 @@ class Deriver:
             except Exception as error:  # noqa: BLE001 - whatever it is, it is its chunk's failure
                 failure = ChunkError(
                     f"chunk {chunk} of the derived level {coarser.position} could not be made: "
-                    f"{error}"
+                    f"{reason_of(error)}"
                 )
                 failure.__cause__ = error
                 target.fail(chunk, failure)

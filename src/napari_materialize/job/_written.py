@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from napari_materialize.assembly import Assembly
 from napari_materialize.codecs import encode_chunk, is_fill, join_shard, split_shard
 from napari_materialize.downsample import shrink
-from napari_materialize.errors import ChunkError
+from napari_materialize.errors import ChunkError, reason_of
 from napari_materialize.geometry import Box
 
 if TYPE_CHECKING:
@@ -225,7 +225,7 @@ class Written:
     def _not_stored(self, chunk: Index, file: Index, error: Exception) -> ChunkError:
         path = self._plan.layout.chunk_key(self._level.position, file)
         failure = ChunkError(
-            f"chunk {chunk} of {self._title} could not be written as {path}: {error}"
+            f"chunk {chunk} of {self._title} could not be written as {path}: {reason_of(error)}"
         )
         failure.__cause__ = error
         return failure
@@ -258,7 +258,8 @@ class Halver:
                 half = shrink(block, self._plan.factors, self._plan.method)
             except Exception as error:  # noqa: BLE001 - no memory, say: its chunk's failure
                 failure = ChunkError(
-                    f"voxels of the derived level {self._plan.position} could not be made: {error}"
+                    f"voxels of the derived level {self._plan.position} could not be made: "
+                    f"{reason_of(error)}"
                 )
                 failure.__cause__ = error
                 self._target.lose(tile, failure)

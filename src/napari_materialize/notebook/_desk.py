@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from psygnal import EmitLoopError
 
-from napari_materialize.errors import BoxError, MaterializeError, OptionError
+from napari_materialize.errors import BoxError, MaterializeError, OptionError, reason_of
 from napari_materialize.geometry import Box
 from napari_materialize.looking import Lease
 from napari_materialize.notebook._camera import first_look, planes, turned
@@ -95,13 +95,12 @@ class Desk:
             if not self.closed:
                 handler(message)
         except Exception as error:  # noqa: BLE001 - whatever it is, the person who asked is told
-            reason = error.__cause__ if isinstance(error, EmitLoopError) else error
-            known = isinstance(reason, (MaterializeError, OSError))
+            cause = error.__cause__ if isinstance(error, EmitLoopError) else error
+            known = isinstance(cause, (MaterializeError, OSError))
             if not known:
                 _log.error("the panel could not do %r", dict(message), exc_info=True)
             self.tell_state()
-            text = str(reason) if known else f"{type(reason).__name__}: {reason}"
-            self._tell({"kind": "said", "text": text})
+            self._tell({"kind": "said", "text": reason_of(cause or error)})
 
     def change(self, **fields: Any) -> None:
         """Change fields of the session's intent."""

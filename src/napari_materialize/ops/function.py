@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from napari_materialize.errors import OpError
+from napari_materialize.errors import OpError, named
 from napari_materialize.ops._axes import along, crop, one_or_each, space_axes
 from napari_materialize.ops._base import Description, Op, never
 from napari_materialize.ops._convert import dtype_name, saturate
@@ -169,7 +169,7 @@ class Function(Op):
             except Exception as error:
                 raise OpError(
                     f"function {self.name}: failed on a trial block of zeros, {block.shape} "
-                    f"{block.dtype}, which finds its dtype ({type(error).__name__}: {error}); "
+                    f"{block.dtype}, which finds its dtype ({named(error)}); "
                     "mend it, or give dtype"
                 ) from error
             self._found[key] = np.dtype(

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from napari_materialize.errors import OpError
+from napari_materialize.errors import OpError, named
 from napari_materialize.ops._base import Op
 from napari_materialize.ops.channel import Argmax, Select
 from napari_materialize.ops.filters import Gaussian, Median
@@ -101,7 +101,7 @@ def _load(entry: importlib.metadata.EntryPoint) -> type[Op] | None:
     try:
         op = entry.load()
     except Exception as error:  # noqa: BLE001  # whatever another package does, ours still works
-        reason = f"{type(error).__name__}: {error}"
+        reason = named(error)
     else:
         if isinstance(op, type) and issubclass(op, Op) and dataclasses.is_dataclass(op):
             return op

@@ -10,7 +10,7 @@ import threading
 from dataclasses import fields
 from typing import TYPE_CHECKING
 
-from napari_materialize.errors import MaterializeError
+from napari_materialize.errors import reason_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,8 +84,7 @@ class Estimating:
         try:
             answer = engine.estimate(view, target, **{**asked, "cancel": cancel})
         except Exception as error:  # noqa: BLE001 - whatever it is, it is told and not raised
-            said = isinstance(error, (MaterializeError, OSError))
-            problem = str(error) if said else f"{type(error).__name__}: {error}"
+            problem = reason_of(error)
         with self._lock:
             if cancel.is_set() or self._cancel is not cancel:
                 return

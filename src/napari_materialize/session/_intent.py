@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from napari_materialize.errors import InputError
+from napari_materialize.errors import InputError, named
 from napari_materialize.ops import Op, create
 from napari_materialize.recipe import names_view, open_view, parse_op
 from napari_materialize.view import View
@@ -213,4 +213,4 @@ def _at(position: int, count: int, error: Exception) -> tuple[str | None, ...]:
 
 
 def _sentence(error: Exception) -> str:
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+    return str(error) if isinstance(error, InputError) else named(error)

@@ -10,6 +10,7 @@ import threading
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from napari_materialize.errors import named
 from napari_materialize.ops import Op, available
 from napari_materialize.session._intent import Chain, Intent, OpChoice, follow
 
@@ -96,9 +97,8 @@ def _follow(intent: Intent, previous: Chain) -> Chain:
     try:
         return follow(intent, previous)
     except Exception as error:  # noqa: BLE001 - in a thread nobody else would hear of it
-        reason = f"source: {type(error).__name__}: {error}"
         nothing = (None,) * len(intent.ops)
-        return Chain(intent, None, reason, nothing, nothing)
+        return Chain(intent, None, f"source: {named(error)}", nothing, nothing)
 
 
 def _name(choice: OpChoice) -> str:

@@ -15,7 +15,7 @@ from psygnal import Signal
 
 from napari_materialize.cache import ChunkState
 from napari_materialize.engine import Engine
-from napari_materialize.errors import MaterializeError, OptionError
+from napari_materialize.errors import OptionError, reason_of
 from napari_materialize.session._estimating import Estimating
 from napari_materialize.session._intent import Intent, follow, outdated
 from napari_materialize.session._job import Job, JobState, Pace, Progress
@@ -271,9 +271,7 @@ class Session:
         try:
             receipt = _materialize(engine, state, cancel, tell)
         except Exception as error:  # noqa: BLE001 - whatever ends the job is what the panel says
-            said = isinstance(error, (MaterializeError, OSError))
-            reason = str(error) if said else f"{type(error).__name__}: {error}"
-            self._job = self._job.become(JobState.FAILED, reason=reason)
+            self._job = self._job.become(JobState.FAILED, reason=reason_of(error))
         else:
             ended = JobState.ABORTED if receipt.aborted else JobState.DONE
             self._job = self._job.become(ended, receipt=receipt)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import numpy as np
 
 from napari_materialize.arrays import Axis, AxisType, Kind, normalize_unit
-from napari_materialize.errors import SourceError
+from napari_materialize.errors import SourceError, named
 
 if TYPE_CHECKING:
     from napari_materialize.geometry import Index
@@ -46,7 +46,7 @@ _NAME = re.compile(r"(?!dim_\d)[A-Za-z]\w*")  # xarray calls unnamed dimensions 
 
 def one_line(error: BaseException) -> str:
     """Return what an exception says as a part of a sentence: on one line and not at length."""
-    text = " ".join(f"{type(error).__name__}: {error}".split()).rstrip(".").replace(". ", "; ")
+    text = " ".join(named(error).split()).rstrip(".").replace(". ", "; ")
     return text if len(text) <= 200 else text[:199] + "\N{HORIZONTAL ELLIPSIS}"
 
 
