@@ -57,6 +57,79 @@ def test_a_mode_is_the_most_frequent_and_then_the_smallest(block, data):
     np.testing.assert_array_equal(block, before)
 
 
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(">u2"), np.dtype(">i4")], ids=str)
+@pytest.mark.parametrize("factors", [(2, 2, 2), (1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 1, 2)])
+def test_means_of_the_whole_range_in_short_rows_and_long_ones(dtype, factors):
+    random, native = np.random.default_rng(3), dtype.newbyteorder("=")
+    limits = np.iinfo(dtype)
+    for shape in ((4, 6, 8), (6, 34, 66), (3, 21, 301), (4, 40, 600)):
+        block = random.integers(limits.min, limits.max, shape, native, endpoint=True)
+        block[:, :2] = limits.max  # whose sum is the largest there is
+        block[0, -1] = limits.min
+        expected = with_tensorstore(block, factors, "mean")
+        for turned in (block.astype(dtype), np.asfortranarray(block)):
+            np.testing.assert_array_equal(shrink(turned, factors, "mean"), expected)
+
+
+@pytest.mark.parametrize("bits", range(1, 4))
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i2"])
+def test_every_remainder_of_a_mean_is_rounded_alike_below_and_above_zero(dtype, bits):
+    limits, covered = np.iinfo(dtype), 1 << bits
+    for low in (limits.min, -9 if limits.min else 0, limits.max - 9):
+        rows = np.array(list(itertools.combinations_with_replacement(range(low, low + 10), 2)))
+        cells = np.repeat(rows, covered // 2, axis=1) if bits > 1 else rows
+        cells = np.clip(cells + np.arange(covered) % 3, limits.min, limits.max).astype(dtype)
+        block = np.moveaxis(cells.reshape(-1, *(2,) * bits), 0, -2).reshape(*(2,) * (bits - 1), -1)
+        exact = cells.astype("i8").sum(axis=1) / covered  # np.rint rounds halves to even
+        found = shrink(block, (2,) * bits, "mean").reshape(-1)
+        np.testing.assert_array_equal(found, np.rint(exact).astype(dtype), strict=True)
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype("?"), np.dtype(">u2")], ids=str)
+@pytest.mark.parametrize("factors", [(2, 2, 2), (1, 2, 2), (2, 1, 2), (2, 2, 1), (1, 2, 1)])
+def test_the_mode_of_masks_of_any_type(dtype, factors):
+    random, native = np.random.default_rng(4), dtype.newbyteorder("=")
+    for shape in ((4, 6, 8), (7, 34, 66), (3, 21, 301)):
+        mask = (random.random(shape) < 0.5).astype(native)
+        expected = with_tensorstore(mask, factors, "mode")
+        for block in (mask.astype(dtype), np.asfortranarray(mask)):
+            found = shrink(block, factors, "mode")
+            np.testing.assert_array_equal(found, expected)
+            assert found.dtype == block.dtype
+
+
+@pytest.mark.parametrize("dtype", [*INTEGERS, np.dtype(">u2"), np.dtype(">i8")], ids=str)
+def test_ids_of_any_distance_wherever_they_lie(dtype):
+    # two ids and many, near and far apart, at both ends of what a type holds
+    random, native = np.random.default_rng(6), dtype.newbyteorder("=")
+    limits, shape = np.iinfo(dtype), (6, 34, 66)
+    for apart in (1, 5, 254, 255, 256, 65535, 65536, 2**40):
+        for low in (limits.min, 0, limits.max - apart):
+            if not limits.min <= low <= low + apart <= limits.max:
+                continue
+            ends = np.array([low, low + apart], native)
+            two = ends[random.integers(0, 2, shape)]
+            many = random.integers(low, low + apart, shape, native, endpoint=True)
+            many[:, 8:] = two[:, 8:]
+            rare = two.copy()
+            rare[3, 2:4, 2:4] = ends[0] + native.type(apart // 2)
+            for ids in (two, many, rare):
+                expected = with_tensorstore(ids, (2, 2, 2), "mode")
+                found = shrink(ids.astype(dtype), (2, 2, 2), "mode")
+                np.testing.assert_array_equal(found, expected)
+                assert found.dtype == dtype
+
+
+def test_one_voxel_among_many_is_not_overlooked():
+    # of a chunk that looks uniform, or a mask, only some voxels are looked at first
+    for odd, ids in ((7, np.ones((32, 32, 32), "u1")), (-1, np.zeros((32, 32, 32), "i2"))):
+        ids[20:22, 20:22, 20:22] = odd
+        ids[1, 1, 1:3] = 1
+        expected = with_tensorstore(ids, (2, 2, 2), "mode")
+        assert odd in expected
+        np.testing.assert_array_equal(shrink(ids, (2, 2, 2), "mode"), expected, strict=True)
+
+
 def test_a_mean_of_halves_is_rounded_once():
     # the sum is a little more than halfway between two numbers, which single precision cannot say
     block = np.array([[256, 1.125], [1e-6, 0]], "f2")

@@ -11,6 +11,7 @@ import itertools
 import math
 import operator
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -30,7 +31,7 @@ _ISOTROPY = math.sqrt(2)
 """An axis is halved while its voxels are less than this much longer than the shortest: halving
 those and not the others brings the voxel nearer to a cube."""
 
-_COUNTS = np.dtype(np.uint8)
+_COUNTS, _PAIRS = np.dtype(np.uint8), np.dtype(np.uint16)
 
 
 def method_for(kind: Kind, dtype: np.dtype) -> Method:
@@ -147,14 +148,18 @@ def _mean(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
                 return _sums(block * share, axes, wide)
             return (_sums(block, axes, wide) * share).astype(block.dtype)
     if size < 8:
-        total = _sums(block, axes, np.dtype(f"{kind}{2 * size}"))
+        total = _whole_sums(block, axes)
+        if size <= 2:  # single precision holds such a sum, and its rounding is this one
+            share4 = np.float32(1 / (1 << bits))
+            mean = np.multiply(total, share4, dtype=np.float32, casting="unsafe")
+            return np.asarray(np.rint(mean, out=mean).astype(block.dtype))
         # a half is rounded up if that makes the number even: one more than just below a half
         odd = total >> bits
         odd &= 1
-        total += odd
-        total += (1 << (bits - 1)) - 1
-        total >>= bits
-        return total.astype(block.dtype)
+        odd += total
+        odd += (1 << (bits - 1)) - 1
+        odd >>= bits
+        return odd.astype(block.dtype)
     # eight 64-bit numbers need more bits than there are: whole parts and rests apart
     rest = _sums(block & ((1 << bits) - 1), axes, block.dtype)
     down = _sums(block >> bits, axes, block.dtype) + (rest >> bits)
@@ -162,19 +167,91 @@ def _mean(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     return np.asarray(down + (left >> bits))
 
 
+def _whole_sums(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+    """Return the sums of integers along some axes, in twice their size."""
+    kind, size = block.dtype.kind, block.dtype.itemsize
+    wide = np.dtype(f"{kind}{2 * size}")
+    if not (axes[-1] == block.ndim - 1 and block.dtype.isnative):
+        return _sums(block, axes, wide)
+    # two neighbours of a row are one number of that size, and are added within it: a sum along the
+    # rows that goes by strides, after one along each other axis, takes as long as these
+    pairs, bits = np.ascontiguousarray(block).view(wide), 8 * size
+    low = pairs << bits >> bits if kind == "i" else pairs & ((1 << bits) - 1)
+    low += pairs >> bits
+    return _sums(low, axes[:-1], wide)
+
+
+_SHORT = 256
+"""Bytes of a run up to which it is quicker to add or compare every run with the next, all in one
+loop, and to leave out every other, than to go by pairs: for each short one numpy begins anew."""
+
+
 def _sums(block: np.ndarray, axes: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Return the sums of neighbours along some axes, one axis after the other."""
     for axis in axes:
-        block = np.add(*_halves(block, axis), dtype=dtype, casting="unsafe")
+        run = math.prod(block.shape[axis + 1 :])
+        if (
+            axis > 0
+            and 0 < run * dtype.itemsize <= _SHORT
+            and block.dtype == dtype
+            and block.flags.c_contiguous
+        ):
+            flat, every = block.reshape(-1), np.empty(block.shape, dtype)
+            np.add(flat[:-run], flat[run:], out=every.reshape(-1)[:-run])
+            block = _halves(every, axis)[0]
+        else:
+            block = np.add(*_halves(block, axis), dtype=dtype, casting="unsafe")
     return block
 
 
 def _mode(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     if block.dtype.kind == "b" or (block.dtype.kind in "iu" and _is_binary(block)):
-        # the sum of a mask counts its ones
-        ones = _sums(block.view(np.uint8) if block.dtype.kind == "b" else block, axes, _COUNTS)
-        return (ones > (1 << len(axes)) // 2).astype(block.dtype)
+        most = _majority(block, axes)
+        return most.view(block.dtype) if block.dtype.itemsize == 1 else most.astype(block.dtype)
     block = np.ascontiguousarray(block)
+    if block.dtype.kind in "iu" and block.size:
+        low, high = (find(_some(block)) for find in (np.min, np.max))
+        # of zeros and ones alone it is known by now that there are others
+        second = None if low >= 0 and high <= 1 else _second_of_two(block, low, high)
+        if second is not None:
+            chosen = np.where(_majority(second, axes), high, low)
+            return np.asarray(chosen.astype(block.dtype, copy=False))
+        if int(high) - int(low) < _NARROWER:
+            narrow, low = _narrower(block)
+            if narrow is not block:
+                above = _mode_of_many(narrow, axes).astype(block.dtype)
+                return np.asarray(np.add(above, low).astype(block.dtype, copy=False))
+    return _mode_of_many(block, axes)
+
+
+_NARROWER = 1 << 16
+"""Ids that lie so close together are told apart in two bytes, or in one."""
+
+
+def _narrower(block: np.ndarray) -> tuple[np.ndarray, np.integer]:
+    """Return ids in fewer bytes each, as far above the lowest as they are, and the lowest.
+
+    The block itself if they need theirs.
+    """
+    low, high = block.min(), block.max()
+    for dtype in (_COUNTS, _PAIRS):
+        most = 1 << 8 * dtype.itemsize
+        if dtype.itemsize < block.dtype.itemsize and int(high) - int(low) < most:
+            # what is cut off is the same for all of them, or makes up for the difference
+            return np.subtract(block.astype(dtype), np.asarray(int(low) % most, dtype)), low
+    return block, low
+
+
+def _second_of_two(block: np.ndarray, low: np.integer, high: np.integer) -> np.ndarray | None:
+    """Return where the second of two ids is; None if there are others, as a few tell of most."""
+    some = _some(block)
+    if not ((some == low) | (some == high)).all():
+        return None
+    second = block == high
+    return second if np.logical_or(second, block == low).all() else None
+
+
+def _mode_of_many(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     last, kind = block.ndim - 1, block.dtype
     # two neighbours of a row are compared and fetched as one number: strides are what costs
     paired = axes[-1] == last and kind.kind in "iu" and kind.itemsize < 8 and kind.isnative
@@ -196,6 +273,17 @@ def _mode(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
     return result
 
 
+def _majority(block: np.ndarray, axes: Sequence[int]) -> np.ndarray:
+    """Return where most of zeros and ones are ones: their sum counts them."""
+    ones = block.view(_COUNTS) if block.dtype.kind == "b" else block.astype(_COUNTS, copy=False)
+    enough = (1 << len(axes)) // 2 + 1
+    if axes[-1] == block.ndim - 1:
+        # the sum of a pair's two counts, of at most four each, becomes its higher byte
+        pairs = _sums(np.ascontiguousarray(ones).view(_PAIRS), axes[:-1], _PAIRS)
+        return np.asarray(pairs * np.uint16(257) >= np.uint16(enough << 8))
+    return np.asarray(_sums(ones, axes, _COUNTS) >= enough)
+
+
 def _apart(pairs: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Return the two halves of numbers that are two voxels each."""
     half = f"u{dtype.itemsize}"
@@ -204,14 +292,26 @@ def _apart(pairs: np.ndarray, dtype: np.dtype) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_uniform(block: np.ndarray) -> bool:
-    """Whether all voxels are equal; the first plane tells of most blocks that they are not."""
-    return block.size > 0 and all(part.min() == part.max() for part in (block[:1], block))
+    """Whether all voxels are equal; a few tell of most blocks that they are not."""
+    return block.size > 0 and all(part.min() == part.max() for part in (_some(block), block))
 
 
 def _is_binary(block: np.ndarray) -> bool:
-    """Whether all voxels are 0 or 1; the first plane tells of most blocks that they are not."""
-    parts = (block[:1], block) if block.size else ()
-    return bool(parts) and all(part.max() <= 1 and part.min() >= 0 for part in parts)
+    """Whether all voxels are 0 or 1; a few tell of most blocks that they are not."""
+    block = block.view(block.dtype.str.replace("i", "u"))  # of which none is below 0
+    return block.size > 0 and all(part.max() <= 1 for part in (_some(block), block))
+
+
+_FEW_VOXELS = 256
+"""Of up to twice as many numpy finds the extremes without giving Python's lock away."""
+
+
+def _some(block: np.ndarray) -> np.ndarray:
+    """Return a few voxels from all over a block; the first plane if it lies in another order."""
+    if not block.flags.c_contiguous:
+        return block[:1]
+    # odd, so that it is no multiple of a side that is a power of two
+    return block.reshape(-1)[:: block.size // _FEW_VOXELS | 1]
 
 
 def _differ(block: np.ndarray, axes: Sequence[int]) -> tuple[np.ndarray | None, np.ndarray]:
@@ -252,21 +352,31 @@ def _covered(
     where : numpy.ndarray
         Flat indices into the result.
     """
-    steps = [stride // block.itemsize for stride in block.strides]
+    steps = tuple(stride // block.itemsize for stride in block.strides)
+    step = 2 if len(shape) - 1 in axes else 1
+    at = _ahead(shape, steps, tuple(axes)).take(where // shape[-1])
+    at += where * step if step > 1 else where
+    offsets = [sum(each) for each in itertools.product(*((0, steps[axis]) for axis in axes))]
+    # with any other mode `take` looks at all indices before it begins
+    every = at + np.array(offsets)[:, np.newaxis]
+    found: np.ndarray = block.reshape(-1).take(every, mode="clip")
+    return found
+
+
+@lru_cache(maxsize=64)
+def _ahead(shape: tuple[int, ...], steps: tuple[int, ...], axes: tuple[int, ...]) -> np.ndarray:
+    """Return by how much each row of a block is ahead of the same of the result, by the rows before
+    it; the same for every chunk.
+    """
     *rows, length = shape
     starts = np.zeros((), np.intp)
     for axis, size in enumerate(rows):
         step = steps[axis] * (2 if axis in axes else 1)
         starts = starts[..., np.newaxis] + np.arange(size) * step
     step = 2 if len(rows) in axes else 1
-    # what a row of the block is ahead of the same of the result, by the rows before it
-    ahead = starts.reshape(-1) - np.arange(starts.size) * (length * step)
-    at = ahead.take(where // length) + where * step
-    offsets = [sum(each) for each in itertools.product(*((0, steps[axis]) for axis in axes))]
-    # with any other mode `take` looks at all indices before it begins
-    every = at + np.array(offsets)[:, np.newaxis]
-    found: np.ndarray = block.reshape(-1).take(every, mode="clip")
-    return found
+    ahead: np.ndarray = starts.reshape(-1) - np.arange(starts.size) * (length * step)
+    ahead.flags.writeable = False
+    return ahead
 
 
 def _most_common(values: np.ndarray) -> np.ndarray:
