@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import threading
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -17,8 +19,12 @@ from napari_materialize import Box, Engine, MemoryStore, errors, materialize, op
 from napari_materialize.arrays import Level
 from napari_materialize.downsample import halving
 from napari_materialize.job import _run, _walk
+from napari_materialize.job._keeper import Keeper
 from napari_materialize.plan import Options, _levels, make_plan
 from readback import document, format_of, opened, record, with_tensorstore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 def written(store: MemoryStore) -> int:
@@ -92,7 +98,7 @@ def test_every_level_is_the_one_before_halved_and_lies_where_it_should(data):
         "skip_empty": draw(st.booleans()),
         "compression": draw(st.sampled_from(["gzip:1", "zstd", "blosc", None])),
     }
-    limits = draw(st.sampled_from([2**28, 300])), draw(st.sampled_from([2**21, 400, 0]))
+    limits = draw(st.sampled_from([2**28, 300])), draw(st.sampled_from([2**18, 400, 0]))
     before = _walk.LAYER_BYTES, _levels.TOGETHER
     _walk.LAYER_BYTES, _levels.TOGETHER = limits
     store = MemoryStore()
@@ -120,12 +126,12 @@ def test_every_level_is_the_one_before_halved_and_lies_where_it_should(data):
 @pytest.mark.parametrize(
     ("dtype", "chunk", "scale", "tile"),
     [
-        ("u1", 64, (1, 1, 1), (128, 128, 128)),  # as much as a coarser chunk is made of
-        ("u2", 64, (1, 1, 1), (64, 128, 128)),
-        ("u4", 64, (1, 1, 1), (64, 64, 64)),  # large enough as it is
-        ("u1", 64, (4, 1, 1), (64, 128, 128)),  # axes that are not halved stay
-        ("u1", 192, (1, 1, 1), (192, 192, 192)),
-        ("u1", 63, (1, 1, 1), (126, 126, 126)),  # ends where a voxel of the coarser level does
+        ("u1", 32, (1, 1, 1), (64, 64, 64)),  # as much as a coarser chunk is made of
+        ("u2", 32, (1, 1, 1), (32, 64, 64)),
+        ("u1", 64, (1, 1, 1), (64, 64, 64)),  # large enough as it is
+        ("u1", 32, (4, 1, 1), (32, 64, 64)),  # axes that are not halved stay
+        ("u1", 96, (1, 1, 1), (96, 96, 96)),
+        ("u1", 31, (1, 1, 1), (62, 62, 62)),  # ends where a voxel of the coarser level does
     ],
 )
 def test_small_chunks_are_halved_together(dtype, chunk, scale, tile):
@@ -369,6 +375,106 @@ def test_a_pyramid_keeps_few_chunks_begun(monkeypatch):
     chunks, _, claimed = most_begun(monkeypatch, view, pyramid="auto")
     assert claimed == 12**3
     assert chunks <= 6  # row by row it would be 36
+
+
+@pytest.mark.parametrize(
+    ("dtype", "ops", "options", "run"),
+    [
+        ("u1", [], {"pyramid": "auto"}, 8),
+        ("u1", ["threshold:low=1"], {"pyramid": "auto"}, 8),
+        ("u8", [], {"pyramid": "auto"}, 4),  # more of them would hold too much
+        ("u1", ["gaussian:sigma=1"], {"pyramid": "auto"}, 2),  # computed in blocks, walked in them
+        ("u1", [], {"format": "zarr3", "shards": (2, 2, 2), "pyramid": "auto"}, 2),
+        ("u1", [], {}, 16),
+    ],
+)
+def test_small_chunks_that_are_read_in_one_go_are_asked_for_in_a_row(dtype, ops, options, run):
+    view = open_view(np.empty((160, 160, 640), dtype), ops, chunks=(40, 40, 40))
+    plan = make_plan(view, MemoryStore(), Options(**options))
+    ((_, _, order),) = _walk.walk(plan)
+    order = list(order)
+    assert sorted(order) == list(np.ndindex(4, 4, 16))
+    assert {at for *_, at in order[:run]} == set(range(run))
+    assert len({tuple(lead) for *lead, _ in order[:run]}) == 1
+    if plan.coarser:  # and of such rows, and of those behind them, blocks
+        assert {tuple(lead) for *lead, _ in order[: 8 * run]} == set(np.ndindex(2, 2))
+
+
+def test_coarser_chunks_may_be_made_in_another_thread_and_are_waited_for(monkeypatch):
+    # whenever they are made, before or after the last chunk of the view is written
+    voxels = np.random.default_rng(0).integers(0, 255, (16, 16, 32), "u1")
+    view = open_view(voxels, chunks=(8, 8, 8))
+    last = threading.Event()
+
+    class Told(MemoryStore):
+        def put(self, path: str, data: bytes) -> None:
+            super().put(path, data)
+            if sum(each.startswith("0/c/") for each in self.files) == 16:
+                last.set()
+
+    run_writer, store, aside = Engine.run_writer, Told(), []
+
+    def later(work: Callable[[], None]) -> None:
+        assert last.wait(60)
+        work()
+
+    def running(self, work, *, more=False, **options):
+        if more:
+            aside.append(threading.Thread(target=later, args=(work,)))
+            aside[-1].start()
+        else:
+            run_writer(self, work, more=more, **options)
+
+    monkeypatch.setattr(Engine, "run_writer", running)
+    with Engine(slots=2) as engine:
+        done = engine.materialize(view, store, format="zarr3", pyramid=2)
+    assert len(aside) == 3
+    assert (done.written, done.failed) == (16 + 2 + 1, 0)
+    check_levels(store, voxels, view.levels[0], "mean")
+    for thread in aside:
+        thread.join()
+
+
+def test_a_job_that_stops_before_a_coarser_chunk_is_begun_leaves_its_store_alone(
+    monkeypatch, tmp_path
+):
+    view = open_view(np.ones((16, 16), "u1"), chunks=(8, 8))
+    run_writer, cancel, held = Engine.run_writer, threading.Event(), []
+
+    def running(self, work, *, more=False, **options):
+        if more:  # it is in line, and the job is stopped
+            held.append(work)
+            cancel.set()
+        else:
+            run_writer(self, work, more=more, **options)
+
+    with monkeypatch.context() as patch, Engine(slots=2) as engine:
+        patch.setattr(Engine, "run_writer", running)
+        done = engine.materialize(view, tmp_path / "a.zarr", pyramid=1, cancel=cancel)
+    assert (done.aborted, done.written, len(held)) == (True, 4, 1)
+    with Engine(slots=2) as engine:  # its lock is free, and what is missing is made
+        again = engine.materialize(view, tmp_path / "a.zarr", pyramid=1, existing="resume")
+    assert (again.aborted, again.found, again.written) == (False, 4, 1)
+    (tmp_path / "a.zarr" / "1" / "0" / "0").unlink()
+    held[0]()
+    assert not (tmp_path / "a.zarr" / "1" / "0" / "0").exists()
+
+
+def test_what_fails_about_a_coarser_chunk_ends_the_job(monkeypatch):
+    def fail(self, position, file):
+        raise RuntimeError("no room for a line")
+
+    def put(self, position, file, data, *, whole=True):
+        if position:
+            raise OSError("no room")
+        kept(self, position, file, data, whole=whole)
+
+    kept = Keeper.put
+    monkeypatch.setattr(Keeper, "put", put)
+    monkeypatch.setattr(Keeper, "fail", fail)
+    view = open_view(np.ones((16, 16), "u1"), chunks=(8, 8))
+    with Engine(slots=2) as engine, pytest.raises(RuntimeError, match="no room for a line"):
+        engine.materialize(view, MemoryStore(), pyramid=1, on_error="collect")
 
 
 def test_shards_keep_few_begun_though_they_are_no_power_of_two(monkeypatch):

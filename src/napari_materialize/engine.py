@@ -290,14 +290,15 @@ class Engine:
         quick: bool | None = None,
         computes: bool = True,
         in_turn: bool = False,
+        more: bool = False,
     ) -> None:
         """Run work that encodes and stores in the engine's threads for it, which take no slots.
 
         Where it is ``quick``, or ``computes`` more than it waits and all cores have work, a thread
         of background work that asks for it does it itself, at once, unless it has to be begun
-        ``in_turn``.
+        ``in_turn``. ``more``: it comes of other such work, and says nothing of the time that takes.
         """
-        self._runner.write(work, quick=quick, computes=computes, in_turn=in_turn)
+        self._runner.write(work, quick=quick, computes=computes, in_turn=in_turn, more=more)
 
     def remember(self, view: View, level: int, place: WrittenChunks) -> None:
         """Let clients read chunks of a view back from where a job writes them; see `written`."""

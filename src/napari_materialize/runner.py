@@ -140,14 +140,16 @@ class Runner:
         quick: bool | None = None,
         computes: bool = True,
         in_turn: bool = False,
+        more: bool = False,
     ) -> None:
         """Run work that encodes and stores in the threads for it, which take no slots.
 
         Where it is known to be quick, or ``computes`` and all cores have work, a thread of
         background work does it itself, unless it has to be begun ``in_turn``, after what was handed
-        over before.
+        over before. ``more``: it comes of other such work, and says nothing of the time that takes.
         """
-        self._quick_writes = quick is not False
+        if not more:
+            self._quick_writes = quick is not False
         here = quick and self._workers.quick > 0
         if self._here.background and not in_turn and (here or (computes and self._saturated())):
             work()

@@ -110,7 +110,9 @@ class Run:
         self._tally = Tally(todo.chunks, self._lock, self._note, found)
         self.seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
         """What was seen of the values of each channel, where it is looked for."""
-        self._written = written_levels(plan, self._tally, self.seen, todo, keeper)
+        self._written = written_levels(
+            plan, self._tally, self.seen, todo, keeper, aside=self._aside
+        )
         self._shelves = shelves(plan)
         for level in plan.levels:
             if level.position in self._shelves:
@@ -326,18 +328,22 @@ class Run:
             self._fail(error)
         finally:
             claim.release()
-            call = None
-            with self._lock:
-                self._arrived -= 1
-                self._failing -= claim.failed
-                self._writing -= writes
-                if not self._writing:
-                    call, self._when_quiet = self._when_quiet, None
-                if self._stop.is_set() or self._over():
-                    self._changed.notify_all()
+            self._dealt(failed=claim.failed, wrote=writes)
+        self._feed()
+
+    def _dealt(self, *, failed: bool = False, wrote: bool = True) -> None:
+        """Take note that a chunk that was there is dealt with."""
+        call = None
+        with self._lock:
+            self._arrived -= 1
+            self._failing -= failed
+            self._writing -= wrote
+            if not self._writing:
+                call, self._when_quiet = self._when_quiet, None
+            if self._stop.is_set() or self._over():
+                self._changed.notify_all()
         if call is not None:
             call()
-        self._feed()
 
     def _take(self, unit: _Unit, claim: ChunkClaim) -> None:
         written, index = self._written[unit.level.position], claim.key.chunk
@@ -349,6 +355,30 @@ class Run:
             written.take(index, block, unit.piece)
             if unit.level.position in self._shelves:
                 self._shelves[unit.level.position].note(index, block)
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        """Deal with a coarser chunk: in another thread, unless all cores have work.
+
+        It counts as one that is there.
+        """
+        with self._lock:
+            self._arrived += 1
+        aside = partial(self._deal_aside, work)
+        self._service.run_writer(aside, computes=self._share > COMPUTES, more=True)
+
+    def _deal_aside(self, work: Callable[[], None]) -> None:
+        """Deal with a coarser chunk, unless the job stopped: its store may be another's by now."""
+        with self._lock:
+            writes = not self._stop.is_set()
+            self._writing += writes
+        try:
+            if writes:
+                work()
+        except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
+            self._fail(error)
+        finally:
+            self._dealt(wrote=writes)
+        self._feed()
 
     def _note(self, error: ChunkError) -> None:
         """Stop for a chunk that failed, if that is what was asked."""

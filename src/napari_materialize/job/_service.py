@@ -59,11 +59,13 @@ class ChunkService(Protocol):
         quick: bool | None = None,
         computes: bool = True,
         in_turn: bool = False,
+        more: bool = False,
     ) -> None:
         """Run work that encodes and stores: soon, or at once where that is as well.
 
         ``quick``: it takes no longer than a hand-over. ``computes``: it keeps a core busy, and does
-        not wait for a server. ``in_turn``: after what was handed over before.
+        not wait for a server. ``in_turn``: after what was handed over before. ``more``: it comes of
+        other such work, and says nothing of the time that takes.
         """
 
     def forget_failures(self, view: View) -> None:

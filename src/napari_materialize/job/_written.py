@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Written", "written_levels"]
 
+type Aside = Callable[[Callable[[], None]], None]
+"""Runs something, here and now or soon."""
+
 
 @dataclass(slots=True)
 class _Shard:
@@ -63,8 +66,10 @@ class Written:
         Is told what became of each chunk.
     keeper : Keeper
         Puts the files, and is told what became of each.
-    coarser : _Halver, optional
+    coarser : Halver, optional
         What makes the next level of this one.
+    aside : callable, optional
+        Runs what there is to do about a chunk, here and now or soon; here if left out.
     """
 
     def __init__(
@@ -77,9 +82,11 @@ class Written:
         keeper: Keeper,
         coarser: Halver | None = None,
         seen: Extremes | None = None,
+        aside: Aside | None = None,
     ) -> None:
         self._plan = plan
         self._level = level
+        self._aside = aside
         self._array = level.array
         self._assembly = assembly
         self._tally = tally
@@ -106,11 +113,18 @@ class Written:
     def take(self, index: Index, block: np.ndarray, within: Box | None = None) -> None:
         """Take a part of the array; write what it completes."""
         for chunk, voxels in self._assembly.add(index, block, within):
-            if self._coarser is not None:
-                self._coarser.take(chunk, voxels)
-            if self._seen is not None and self._seen.add(chunk, voxels):
-                self._keeper.seen(self._seen.seen)
-            self.store(chunk, voxels)
+            if self._aside is None:
+                self._deal(chunk, voxels)
+            else:
+                self._aside(partial(self._deal, chunk, voxels))
+
+    def _deal(self, chunk: Index, voxels: np.ndarray) -> None:
+        """Halve a chunk, look at it, store it."""
+        if self._coarser is not None:
+            self._coarser.take(chunk, voxels)
+        if self._seen is not None and self._seen.add(chunk, voxels):
+            self._keeper.seen(self._seen.seen)
+        self.store(chunk, voxels)
 
     def lose(self, index: Index, error: ChunkError, within: Box | None = None) -> None:
         """Take note that a part will not come, and of all that fails for it."""
@@ -273,9 +287,18 @@ class Halver:
 
 
 def written_levels(
-    plan: Plan, tally: Tally, seen: Extremes | None, todo: Todo, keeper: Keeper
+    plan: Plan,
+    tally: Tally,
+    seen: Extremes | None,
+    todo: Todo,
+    keeper: Keeper,
+    *,
+    aside: Aside | None = None,
 ) -> dict[int, Written]:
-    """Return the arrays that are written, by position; those derived hang on the last viewed."""
+    """Return the arrays that are written, by position; those derived hang on the last viewed.
+
+    What there is to do about a chunk of these is done ``aside``.
+    """
 
     def wanted(level: LevelPlan | CoarserPlan) -> Callable[[Index], bool] | None:
         return None if todo.fresh else partial(todo.wants, level.position)
@@ -289,7 +312,7 @@ def written_levels(
         assembly = Assembly(
             each.parts, each.region, each.array.grid, zero, array.fill, wanted=wanted(each)
         )
-        target = Written(plan, each, assembly, tally, keeper=keeper, coarser=halver)
+        target = Written(plan, each, assembly, tally, keeper=keeper, coarser=halver, aside=aside)
         levels[each.position] = target
         halver = Halver(array, region, each, target, todo)
     for level in plan.levels:

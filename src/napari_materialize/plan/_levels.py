@@ -228,10 +228,9 @@ def _coarser(position: int, fine: Level, region: Box, factors: Index, kind: Kind
     return CoarserPlan(position, array, reached.clip(array.shape), factors, method, more)
 
 
-TOGETHER = 2**21
+TOGETHER = 2**18
 """Bytes that are halved at a time, of chunks of a quarter of that or less: each of many calls on
-little waits for Python's lock, so that two threads halving a chunk each took longer than one
-halving both. Of larger chunks it is copying them together that takes longer."""
+little waits for Python's lock. Of larger chunks it is copying them together that takes longer."""
 
 
 def _together(fine: Level, factors: Index, tile: Index) -> Index:
