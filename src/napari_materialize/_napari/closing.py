@@ -45,7 +45,7 @@ class _Way(NamedTuple):
     """Whether the application is to end with it."""
 
 
-class Closing(QObject):  # type: ignore[misc, unused-ignore]
+class Closing(QObject):
     """Watches the window that a widget is in.
 
     Parameters
@@ -114,12 +114,13 @@ class Closing(QObject):  # type: ignore[misc, unused-ignore]
 
 def _way(event: Any) -> _Way:
     """Find out who closes a window: its button is the system's, and the menu asks for consent."""
-    frame = sys._getframe(1)
-    while (frame := frame.f_back) is not None:  # type: ignore[assignment]
+    frame = sys._getframe(1).f_back
+    while frame is not None:
         where = frame.f_globals.get("__name__"), frame.f_code.co_name
         if where == (CLOSING_MODULE, CLOSING_FUNCTION):
             names = frame.f_locals
             return _Way(bool(names.get("confirm_need")), bool(names.get("quit_app")))
+        frame = frame.f_back
     return _Way(bool(event.spontaneous()), quits=False)
 
 

@@ -17,7 +17,7 @@ REST = 250
 """Milliseconds without another stroke after which an edit is told."""
 
 
-class Edits(QObject):  # type: ignore[misc, unused-ignore]
+class Edits(QObject):
     """Watches one layer at a time, and holds it weakly."""
 
     edited = Signal()

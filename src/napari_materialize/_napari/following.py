@@ -33,7 +33,7 @@ BREATH = 30
 """Milliseconds between two changes of what is shown, so that a dragged slider does not flood."""
 
 
-class Following(QObject):  # type: ignore[misc, unused-ignore]
+class Following(QObject):
     """Adds live layers for a widget, and keeps the last of them at what the widget says.
 
     Parameters

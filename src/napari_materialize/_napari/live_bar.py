@@ -27,7 +27,7 @@ PERIOD = 200
 """Milliseconds between two looks while something is under way."""
 
 
-class LiveBar(QWidget):  # type: ignore[misc, unused-ignore]
+class LiveBar(QWidget):
     """Says how many chunks are computed, waited for, failed and kept; hidden while nobody looks.
 
     Parameters

@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-from qtpy.QtCore import QObject, Signal  # type: ignore[attr-defined]
+from qtpy.QtCore import QObject, Signal  # type: ignore[attr-defined]  # qtpy ships no such export for types
 
 if TYPE_CHECKING:
     from napari_materialize.looking import Lease
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["Ending", "Relay"]
 
 
-class Relay(QObject):  # type: ignore[misc, unused-ignore]
+class Relay(QObject):
     """Brings a session's signals from its threads to the main thread."""
 
     progress = Signal(object)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from napari.layers import Labels
 from napari.settings import get_settings
 from napari.utils.notifications import show_error
-from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined]
+from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined]  # qtpy ships no such export for types
 
 from napari_materialize._napari.dropping import when_dropped
 from napari_materialize._napari.layer import reads_of
@@ -55,7 +55,7 @@ QUICK = 0.15
 see, and chunks that were begun then are not over before the window has drawn."""
 
 
-class LiveLayer(QObject):  # type: ignore[misc, unused-ignore]
+class LiveLayer(QObject):
     """What keeps one layer live. It holds neither the layer nor the viewer."""
 
     changed = Signal()

@@ -47,7 +47,7 @@ WIDTH = 340
 """Pixels that the widget would like to be wide."""
 
 
-class MaterializeWidget(QWidget):  # type: ignore[misc, unused-ignore]
+class MaterializeWidget(QWidget):
     """Computes a box of a layer through operations and writes it as OME-Zarr.
 
     Parameters

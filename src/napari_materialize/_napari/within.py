@@ -41,7 +41,7 @@ def _kind() -> Any:
     from napari.layers import Shapes as Base
 
     # the name is what napari's writers know a layer by
-    class Shapes(Base):  # type: ignore[misc, unused-ignore]
+    class Shapes(Base):  # type: ignore[misc]  # napari is not typed for others
         _last_voxel: np.ndarray | None = None
 
         @property

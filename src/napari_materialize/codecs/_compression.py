@@ -241,7 +241,7 @@ class Compression:
         if self.name == "gzip":
             return _gzip(data, level)
         if self.name == "zstd":
-            from numcodecs import zstd  # type: ignore[import-untyped]
+            from numcodecs import zstd
 
             return cast(bytes, zstd.compress(data, level))
         from numcodecs import blosc

@@ -207,10 +207,10 @@ def fill_value(level: Level) -> bool | int | float | str:
     zarr v2 and v3 agree: false and true for bool, whole numbers for integers, text for what
     JSON has no number for.
     """
-    value = level.dtype.type(level.fill).item()
+    value: bool | int | float = level.dtype.type(level.fill).item()
     if isinstance(value, float) and not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
-    return value  # type: ignore[no-any-return]
+    return value
 
 
 def multiscale(document: ImageDocument) -> dict[str, Any]:

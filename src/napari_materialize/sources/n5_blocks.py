@@ -54,7 +54,7 @@ def _xz(data: bytes, size: int) -> bytes | bytearray:
 
 def _numcodecs(name: str) -> Unpack:
     def unpacked(data: bytes, size: int) -> bytes:
-        import numcodecs  # type: ignore[import-untyped]
+        import numcodecs
 
         check_said(name, data, limit_for(size))
         codec: Any = numcodecs.get_codec({"id": name})

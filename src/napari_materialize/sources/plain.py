@@ -110,7 +110,7 @@ class PlainReader:
 
     @cached_property
     def _decode(self) -> Callable[[bytes], bytes]:
-        import numcodecs  # type: ignore[import-untyped]
+        import numcodecs
 
         codec: Any = numcodecs.get_codec({"id": self.way.compressor})
         decode: Callable[[bytes], bytes] = codec.decode

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import zarr
-from numcodecs.abc import Codec  # type: ignore[import-untyped]
-from numcodecs.compat import (  # type: ignore[import-untyped]
+from numcodecs.abc import Codec
+from numcodecs.compat import (
     ensure_bytes,
     ndarray_copy,
 )
