@@ -9,7 +9,6 @@ powers of two.
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from _files import Files
 from napari_materialize.codecs import Compression, encode_chunk
 from napari_materialize.downsample import Method, shrink
 from napari_materialize.geometry import Box, walk_blocks
@@ -37,23 +37,14 @@ class _Loop:
     def __init__(
         self, voxels: np.ndarray, chunk: int, out: Path, compression: Compression, method: Method
     ) -> None:
-        self.voxels, self.chunk, self.out = voxels, (chunk,) * voxels.ndim, str(out)
+        self.voxels, self.chunk, self.files = voxels, (chunk,) * voxels.ndim, Files(str(out))
         self.compression, self.method = compression, method
         self.levels = 1
         self.begun: dict[tuple[int, Place], tuple[np.ndarray, list[Place]]] = {}
         self.lock = threading.Lock()
-        self.made: set[str] = set()
-        self.number = itertools.count()
 
     def put(self, level: int, index: Place, data: bytes) -> None:
-        folder = "/".join((self.out, str(level), "c", *map(str, index[:-1])))
-        if folder not in self.made:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (pathlib costs)
-            self.made.add(folder)
-        temporary = f"{folder}/.{next(self.number)}"
-        with open(temporary, "xb") as file:  # noqa: PTH123
-            file.write(data)
-        os.replace(temporary, f"{folder}/{index[-1]}")  # noqa: PTH105
+        self.files.put("/".join((str(level), "c", *map(str, index))), data)
 
     def halve(self, level: int, index: Place, block: np.ndarray) -> None:
         """Put a chunk's half where it belongs; deal with a coarser chunk that it completes."""

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from _files import Files
 from napari_materialize import ops
 from napari_materialize.arrays import Level
 from napari_materialize.codecs import Compression, join_shard
@@ -90,13 +91,12 @@ class Loop:
     """The loop over one case."""
 
     def __init__(self, case: Case, source: Path, out: Path, counts: tuple[int, ...]) -> None:
-        self.case, self.out, self.counts = case, str(out), counts
+        self.case, self.counts = case, counts
+        self.put = Files(str(out)).put
         self.inputs, self.op = Inputs(case, source), operation(case)
         self.halo = tuple(case.halo for _ in case.shape)
         name: Any = case.compression
         self.compression = Compression(name)
-        self.made: set[str] = set()
-        self.number = itertools.count()
 
     def reach(self, voxels: tuple[slice, ...]) -> tuple[list[range], list[tuple[int, int]]]:
         """Return the source chunks along each axis, and the first and last voxel, halo included."""
@@ -129,16 +129,6 @@ class Loop:
                 end = total - first
                 block[(*lead, slice(end, None))] = block[(*lead, slice(end - 1, end))]
         return block
-
-    def put(self, path: str, data: bytes) -> None:
-        folder = f"{self.out}/{path.rpartition('/')[0]}"
-        if folder not in self.made:
-            os.makedirs(folder, exist_ok=True)  # noqa: PTH103 (pathlib costs)
-            self.made.add(folder)
-        temporary = f"{folder}/.{next(self.number)}"
-        with open(temporary, "xb") as file:  # noqa: PTH123
-            file.write(data)
-        os.replace(temporary, f"{self.out}/{path}")  # noqa: PTH105
 
     def run(self, place: tuple[tuple[slice, ...], tuple[slice, ...]]) -> None:
         chunks, voxels = place
