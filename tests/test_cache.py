@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -192,6 +193,20 @@ def test_memory_of_what_is_gone_is_bounded():
     assert len(cache.events()) == 7
     assert cache.counts()[ChunkState.EVICTED] == 5
     assert cache.evictions == 20
+
+
+def test_what_is_remembered_of_a_large_job_takes_little():
+    """A quarter of a kilobyte for each of its chunks was 16 MB."""
+    cache = ChunkCache()
+    tracemalloc.start()
+    try:
+        for number in range(20_000):
+            ready(cache, ("stage", 0, (number, number, number)), Pool.NONE)
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert cache.evictions == 20_000
+    assert taken < 2 * 2**20
 
 
 class CacheMachine(RuleBasedStateMachine):
