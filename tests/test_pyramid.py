@@ -426,6 +426,7 @@ def test_coarser_chunks_may_be_made_in_another_thread_and_are_waited_for(monkeyp
             run_writer(self, work, more=more, **options)
 
     monkeypatch.setattr(Engine, "run_writer", running)
+    monkeypatch.setattr(_run, "QUICK_WRITE", math.inf)  # however slow this machine is
     with Engine(slots=2) as engine:
         done = engine.materialize(view, store, format="zarr3", pyramid=2)
     assert len(aside) == 3
@@ -450,6 +451,7 @@ def test_a_job_that_stops_before_a_coarser_chunk_is_begun_leaves_its_store_alone
 
     with monkeypatch.context() as patch, Engine(slots=2) as engine:
         patch.setattr(Engine, "run_writer", running)
+        patch.setattr(_run, "QUICK_WRITE", math.inf)
         done = engine.materialize(view, tmp_path / "a.zarr", pyramid=1, cancel=cancel)
     assert (done.aborted, done.written, len(held)) == (True, 4, 1)
     with Engine(slots=2) as engine:  # its lock is free, and what is missing is made
@@ -458,6 +460,23 @@ def test_a_job_that_stops_before_a_coarser_chunk_is_begun_leaves_its_store_alone
     (tmp_path / "a.zarr" / "1" / "0" / "0").unlink()
     held[0]()
     assert not (tmp_path / "a.zarr" / "1" / "0" / "0").exists()
+
+
+def test_while_chunks_take_long_to_write_a_coarser_one_is_not_handed_over(monkeypatch):
+    run_writer, handed = Engine.run_writer, []
+
+    def running(self, work, *, more=False, **options):
+        if more:
+            handed.append(work)
+        run_writer(self, work, more=more, **options)
+
+    monkeypatch.setattr(Engine, "run_writer", running)
+    monkeypatch.setattr(_run, "QUICK_WRITE", 0.0)
+    view = open_view(np.ones((128, 64), "u1"), chunks=(8, 8))
+    with Engine(slots=1) as engine:
+        done = engine.materialize(view, MemoryStore(), pyramid=1, concurrency=1)
+    assert done.written == 128 + 32
+    assert len(handed) < 32  # once all is asked for there may be an idle core
 
 
 def test_what_fails_about_a_coarser_chunk_ends_the_job(monkeypatch):

@@ -359,12 +359,18 @@ class Run:
     def _aside(self, work: Callable[[], None]) -> None:
         """Deal with a coarser chunk: in another thread, unless all cores have work.
 
-        It counts as one that is there.
+        So they have while chunks come that take a while to write. It counts as one that is there.
         """
         with self._lock:
             self._arrived += 1
-        aside = partial(self._deal_aside, work)
-        self._service.run_writer(aside, computes=self._share > COMPUTES, more=True)
+            slow = self._pace is not None and self._pace >= QUICK_WRITE
+            busy = slow and self._unit is not None
+        computes = self._share > COMPUTES
+        if busy and computes:
+            self._deal_aside(work)
+        else:
+            aside = partial(self._deal_aside, work)
+            self._service.run_writer(aside, computes=computes, more=True)
 
     def _deal_aside(self, work: Callable[[], None]) -> None:
         """Deal with a coarser chunk, unless the job stopped: its store may be another's by now."""
