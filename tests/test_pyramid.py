@@ -377,29 +377,6 @@ def test_a_pyramid_keeps_few_chunks_begun(monkeypatch):
     assert chunks <= 6  # row by row it would be 36
 
 
-@pytest.mark.parametrize(
-    ("dtype", "ops", "options", "run"),
-    [
-        ("u1", [], {"pyramid": "auto"}, 8),
-        ("u1", ["threshold:low=1"], {"pyramid": "auto"}, 8),
-        ("u8", [], {"pyramid": "auto"}, 4),  # more of them would hold too much
-        ("u1", ["gaussian:sigma=1"], {"pyramid": "auto"}, 2),  # computed in blocks, walked in them
-        ("u1", [], {"format": "zarr3", "shards": (2, 2, 2), "pyramid": "auto"}, 2),
-        ("u1", [], {}, 16),
-    ],
-)
-def test_small_chunks_that_are_read_in_one_go_are_asked_for_in_a_row(dtype, ops, options, run):
-    view = open_view(np.empty((160, 160, 640), dtype), ops, chunks=(40, 40, 40))
-    plan = make_plan(view, MemoryStore(), Options(**options))
-    ((_, _, order),) = _walk.walk(plan)
-    order = list(order)
-    assert sorted(order) == list(np.ndindex(4, 4, 16))
-    assert {at for *_, at in order[:run]} == set(range(run))
-    assert len({tuple(lead) for *lead, _ in order[:run]}) == 1
-    if plan.coarser:  # and of such rows, and of those behind them, blocks
-        assert {tuple(lead) for *lead, _ in order[: 8 * run]} == set(np.ndindex(2, 2))
-
-
 def test_coarser_chunks_may_be_made_in_another_thread_and_are_waited_for(monkeypatch):
     # whenever they are made, before or after the last chunk of the view is written
     voxels = np.random.default_rng(0).integers(0, 255, (16, 16, 32), "u1")

@@ -2,8 +2,7 @@
 
 Along the axes where something is put together of several chunks (a shard, a chunk of a coarser
 level) chunks that are neighbours come close together, in Morton's order: whatever is made of a
-power of two of them is whole before the next is begun. A shard is walked to its end. Small chunks
-that are read in one go stay together, so that of a pyramid a few rows of them are begun.
+power of two of them is whole before the next is begun. A shard is walked to its end.
 
 Where an array is chunked from a box's corner that is no corner of a chunk, each written chunk
 is made of several of the view's, and a whole layer of them is begun at a time. Where such a layer
@@ -18,7 +17,6 @@ import operator
 from typing import TYPE_CHECKING
 
 from napari_materialize.geometry import Box, walk_blocks
-from napari_materialize.pace import RUN, RUN_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -55,22 +53,8 @@ def _order(plan: Plan, level: LevelPlan, piece: Box, slab: Index | None) -> Iter
             mark or factor > 1 for mark, factor in zip(together, coarser.factors, strict=True)
         ]
     corner = tuple(map(operator.floordiv, level.offset, grid.chunks))
-    groups = [group for group in (slab, plan.shards, _row(plan, level)) if group is not None]
+    groups = [group for group in (slab, plan.shards) if group is not None]
     return _nested(cover, corner, groups, tuple(together))
-
-
-def _row(plan: Plan, level: LevelPlan) -> Index | None:
-    """Return how many small chunks in a row come one after the other; None if it does not matter.
-
-    As many as are read in one go at most: each go is a hand-over, whatever is in it.
-    """
-    stage, grid = plan.view.stages[-1], plan.view.levels[level.level].grid
-    if plan.shards is not None or stage.feeds(level.level)[0].previous is not None:
-        return None
-    if not stage.alike(level.level):
-        return None
-    nbytes = math.prod(grid.chunks) * level.array.dtype.itemsize
-    return (*(1,) * (len(grid.chunks) - 1), max(1, min(RUN, RUN_BYTES // nbytes)))
 
 
 def _nested(
