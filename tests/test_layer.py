@@ -717,6 +717,22 @@ def test_pictures_that_fly_by_are_not_asked_for() -> None:
     assert not reads.held(Group.PICTURE)
 
 
+def test_the_thumbnail_of_a_plane_that_is_left_is_not_computed() -> None:
+    engine, workers = cranked(slots=2)
+    view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(1, 8, 8))
+    now = [0.0]
+    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
+    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    for z in (0, 1):
+        reads.glance(0, LiveArray(reads, 0)[z]._axes, PICTURE)
+        reads.glance(0, LiveArray(reads, 0)[z]._axes, THUMBNAIL)
+        assert len(reads.held(Group.THUMBNAIL)) == (0 if reads.passing else 4)
+        now[0] += 0.04
+    assert reads.passing
+    workers.run_all()
+    assert engine.stats()["computed"] == 0
+
+
 def test_planes_that_fly_by_in_the_same_chunks_begin_none_of_the_rest() -> None:
     engine, workers = cranked(slots=2)
     view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(8, 8, 8))

@@ -26,7 +26,7 @@ from napari.utils.notifications import notification_manager
 import napari_materialize as nm
 from doubles import Gate, RecordingArray, cranked
 from napari_materialize import ops
-from napari_materialize._napari import asking, repaint
+from napari_materialize._napari import asking, repaint, telling
 from napari_materialize._napari.dropping import Dropped
 from napari_materialize._napari.holding import Group
 from napari_materialize._napari.live import add_view, placement
@@ -357,9 +357,34 @@ def test_a_repaint_has_the_list_of_layers_drawn_once_its_picture_is_there(
     told: list[str] = []
     viewer.layers.events.connect(lambda event: told.append(event.type))
     repaint._refresh(layer, thumbnail=True)
-    assert ("set_data" in told) == (slicing == "sync")
-    assert "reload" not in told
+    assert not {"set_data", "thumbnail", "reload"} & set(told)
     qtbot.waitUntil(lambda: {"set_data", "thumbnail"} <= set(told), timeout=WAIT)
+
+
+def test_what_is_put_off_for_long_is_told_all_the_same(qtbot: Any) -> None:
+    layer, now, told = Image(np.zeros((4, 4))), [5.0], list[str]()
+    assert layer.events.emitters.keys() >= set(telling.PUT_OFF)  # else napari renamed one
+    layer.events.connect(lambda event: told.append(event.type))
+    telling_of = telling.Telling(layer, in_a_hurry=lambda: True, clock=lambda: now[0])
+    telling_of.begin()
+    telling_of.begin()
+    for _ in range(3):
+        layer.events.set_data()
+        now[0] += telling.PATIENCE / 4
+        telling_of.tell()
+    assert told == []
+    layer.name = "another"  # nothing else is put off
+    assert told == ["name"]
+    now[0] += telling.PATIENCE / 4
+    telling_of.tell()
+    assert told == ["name", "set_data"]  # three of a kind are one
+    layer.events.thumbnail()
+    assert told == ["name", "set_data"]
+    telling_of.end()
+    telling_of.end()
+    assert told == ["name", "set_data", "thumbnail"]
+    layer.events.set_data()
+    assert told[3:] == ["set_data"]
 
 
 def _corners(layer: Layer) -> tuple[slice, ...]:
@@ -402,9 +427,9 @@ def test_a_step_is_heard_once_and_before_napari_has_sliced_twice(
     reads, heard = live_of(layer).reads, list[str]()
     moved = reads.moved
 
-    def hear() -> None:
+    def hear(**read: bool) -> None:
         heard.append("step")
-        moved()
+        moved(**read)
 
     monkeypatch.setattr(reads, "moved", hear)
     viewer.dims.events.current_step.connect(lambda: heard.append("sliced twice"))
@@ -412,6 +437,29 @@ def test_a_step_is_heard_once_and_before_napari_has_sliced_twice(
     assert heard == ["step", "sliced twice"]
     settle(qtbot, layer)
     assert heard == ["step", "sliced twice"]
+
+
+def test_a_step_that_was_read_before_it_is_told_counts_once(
+    make_napari_viewer: Any, qtbot: Any, engine: Any, monkeypatch: Any
+) -> None:
+    """Else the hand would be taken for twice as fast, and what it passes would be asked for."""
+    viewer = make_napari_viewer()
+    layer = add_view(viewer, plus_one(), engine, contrast_limits=(0, 1000))
+    settle(qtbot, layer)
+    reads, steps = live_of(layer).reads, list[float]()
+    monkeypatch.setattr(reads._moving, "step", counting(reads._moving.step, steps))
+    for z in (0, 4, 8):  # planes apart on every level
+        viewer.dims.set_current_step(0, z)
+        settle(qtbot, layer)
+    assert len(steps) == 3
+
+
+def counting(step: Any, steps: list[float]) -> Any:
+    def counted(now: float) -> None:
+        steps.append(now)
+        step(now)
+
+    return counted
 
 
 @pytest.fixture

@@ -201,6 +201,7 @@ class LayerReads(Holding):
             if wait > 0:
                 kept = self._begun(level, wanted) if self._slid else wanted
                 self.keep_only(Group.PICTURE, level, kept)
+                self.keep_only(Group.THUMBNAIL, level, ())  # of a plane that is left
                 wait = 0.0 if not self._lacking(level, wanted) else wait
             self._slid = False
             self._wish = _Wish(level, wanted) if wait > 0 else None
@@ -239,10 +240,14 @@ class LayerReads(Holding):
         if group is Group.PICTURE and seconds is not None and self._wish is None:
             self._expect(soon=False)
 
-    def moved(self) -> None:
-        """Take note that a slider was moved by whoever looks; its picture is read after this."""
+    def moved(self, *, read: bool = False) -> None:
+        """Take note that a slider was moved by whoever looks.
+
+        Where its picture was ``read`` before this was told, the step was counted then.
+        """
         with self._lock:
-            self._moving.step(self._clock())
+            if not read:
+                self._moving.step(self._clock())
             self._slid = True
 
     def awake(self) -> None:

@@ -21,6 +21,7 @@ from qtpy.QtCore import QObject, Qt, QTimer, Signal  # type: ignore[attr-defined
 from napari_materialize._napari.dropping import when_dropped
 from napari_materialize._napari.layer import reads_of
 from napari_materialize._napari.pacing import Pace
+from napari_materialize._napari.telling import Telling
 from napari_materialize.cache import ChunkState
 from napari_materialize.errors import OptionError
 from napari_materialize.looking import Lease, first_limits
@@ -94,6 +95,7 @@ class LiveLayer(QObject):
         self._awake_timer = self._single_shot(self._on_awake)
         self._went_round = False
         self._drawn_timer = self._single_shot(self._on_drawn)
+        self._telling = Telling(layer, in_a_hurry=lambda: not reads.picture_over)
         self._news.connect(self._plan, Qt.ConnectionType.QueuedConnection)
         self._pause.connect(self._put_off)
         reads.owner, reads.active, reads.unseen = self, self._on_show, self._unseen
@@ -183,6 +185,7 @@ class LiveLayer(QObject):
         """Be live in a viewer that the layer is about to be added to."""
         self._lease = Lease(self._engine)
         self.reads.engine = self._lease.engine
+        self._telling.begin()
         if self._home() is viewer:
             return
         self._home = weakref.ref(viewer)
@@ -202,6 +205,7 @@ class LiveLayer(QObject):
         self._pause_timer.stop()
         self._awake_timer.stop()
         self._drawn_timer.stop()
+        self._telling.end()
         self._give_up()
         self._told = False
         self.changed.emit()
@@ -232,7 +236,8 @@ class LiveLayer(QObject):
             self.stop()
 
     def _on_step(self) -> None:
-        self.reads.moved()
+        # napari's own callbacks come first, so that without a thread it has sliced already
+        self.reads.moved(read=not get_settings().experimental.async_)
         self._went_round = False
         self._awake_timer.start(0)  # over when what the step brings is done, and painted
 
