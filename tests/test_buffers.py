@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from napari_materialize import Engine, MemoryStore, buffers, open_view, ops
-from napari_materialize.buffers import buffer, give_back, held, to_hold
+from napari_materialize.buffers import buffer, give_back, held
 
 BYTE = np.dtype("u1")
 MIB = 2**20
@@ -196,14 +196,3 @@ def test_a_large_block_asks_for_large_pages_and_a_small_one_does_not(monkeypatch
     large[:] = 7
     assert asked == [(5 * MIB, mmap.MADV_HUGEPAGE)]
     assert small.nbytes + int(large.sum()) == (3 + 35) * MIB
-
-
-def test_a_chunk_that_is_held_is_a_copy_in_pages_of_its_own():
-    voxels = np.arange(2**18, dtype="u4").reshape(2, -1)
-    held_copy = to_hold(voxels)
-    np.testing.assert_array_equal(held_copy, voxels)
-    assert not np.shares_memory(held_copy, voxels)
-    assert not held_copy.flags.writeable
-    assert held()[1] == voxels.nbytes
-    small = np.zeros(8, "u1")
-    assert to_hold(small) is small

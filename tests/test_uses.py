@@ -13,10 +13,7 @@ from hypothesis import strategies as st
 import napari_materialize as nm
 from doubles import RecordingArray, Stack
 from napari_materialize import Box, Engine, MemoryStore, open_view, ops
-from napari_materialize import needs as needs_room
-from napari_materialize import regions as regions_room
-from napari_materialize.blocks import BlockLimits
-from napari_materialize.pace import Pace
+from napari_materialize import uses as uses_room
 from napari_materialize.uses import Uses, first_region
 from readback import opened
 
@@ -68,14 +65,14 @@ def test_an_input_is_over_with_the_last_chunk_that_needs_it(case, order):
             assert not any(part in needs for needs in left.values())
         for part in still:
             whole = stage.previous.levels[0].grid.box(part)
-            users = {user for user, needs in left.items() if part in needs}
-            margins = uses.margins(part)
-            # each is handed all it needs by one of them, and none is there for nobody
-            for user in users:
-                share = stage.reach(0, [user]).intersect(whole)
-                assert any(margin.contains(share) for margin in margins)
-            shares = [stage.reach(0, [user]).intersect(whole) for user in users]
-            assert all(margin in shares for margin in margins)
+            reaches = [stage.reach(0, [user]) for user, needs in left.items() if part in needs]
+            shares = [reach.intersect(whole) for reach in reaches]
+            rest = uses.rest(part)
+            assert all(rest.contains(share) for share in shares)
+            assert rest.start == tuple(
+                map(min, zip(*(share.start for share in shares), strict=True))
+            )
+            assert rest.stop == tuple(map(max, zip(*(share.stop for share in shares), strict=True)))
     needed = set().union(*(stage.inputs(0, [chunk]) for chunk in todo))
     assert over == Counter(dict.fromkeys(needed, 1))
 
@@ -87,7 +84,7 @@ def test_what_is_computed_again_or_outside_takes_nothing_from_what_is_left():
     assert uses.done([(0, 2)]) == ([(0, 1)], [(0, 2), (0, 3)])
     assert uses.done([(0, 1), (0, 6)]) == ([], [])
     assert uses.done([(0, 3), (0, 2)]) == ([(0, 2), (0, 1)], [(0, 3), (0, 4)])
-    assert list(uses.margins((0, 3))) == [Box((0, 36), (8, 40))]
+    assert uses.rest((0, 3)) == Box((0, 36), (8, 40))
 
 
 def test_earlier_stages_reach_further():
@@ -122,7 +119,7 @@ def test_a_job_holds_few_source_chunks_and_reads_each_once():
 
 @pytest.fixture
 def _cut_small_ones(monkeypatch):
-    monkeypatch.setattr(regions_room, "CUT_BYTES", 1)
+    monkeypatch.setattr(uses_room, "CUT_BYTES", 1)
 
 
 def held_of_a_walk(engine: Engine, view: nm.View, box: Box) -> tuple[int, int, set[int]]:
@@ -170,54 +167,6 @@ def test_a_job_that_holds_margins_computes_what_the_whole_says(slots):
         expected = engine.array(whole, 0)[:]
     found = opened(store)[:]
     np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.usefixtures("_cut_small_ones")
-@pytest.mark.parametrize("cheap", [True, False])
-def test_of_what_is_cheap_to_read_again_few_chunks_are_held_ahead(monkeypatch, cheap):
-    """Layers of 6 x 6 chunks; two of them may be held until they are needed whole."""
-    monkeypatch.setattr(Pace, "reads_cheaply", lambda *_: cheap)
-    monkeypatch.setattr(needs_room, "AHEAD_VOXELS", 2 * 12**3)
-    voxels = np.random.default_rng(0).integers(0, 255, (36, 72, 72), dtype="u1")
-    array = RecordingArray(voxels, (12, 12, 12))
-    view, box = array.view("gaussian:sigma=0.25"), Box((0, 0, 0), voxels.shape)  # a halo of 1
-    found, most = np.zeros_like(voxels), 0
-    with Engine(slots=2, nice=0, block_bytes=1) as engine:
-        cache = engine._dispatch.cache
-        with engine.working_on(view, 0, box):
-            for index in view.walk(0, box):
-                with engine.claim(view, 0, index, background=True) as claim:
-                    found[view.levels[0].grid.box(index).slices] = claim.result(60)
-                whole = [key for key in cache.resident() if not key.stage.endswith(" rest")]
-                most = max(most, sum(cache.spare(key) > 0 for key in whole))
-            assert engine.stats()["bytes"]["inputs"] == 0
-    whole = open_view(voxels, "gaussian:sigma=0.25", chunks=voxels.shape)
-    with Engine() as engine:
-        np.testing.assert_array_equal(found, engine.array(whole, 0)[:])
-    reads = Counter(array.reads)
-    assert len(reads) == 3 * 6 * 6
-    if cheap:  # for the margins that are needed before, and for itself
-        assert (most, max(reads.values())) == (2, 2)
-    else:
-        assert most >= 36
-        assert max(reads.values()) == 1
-
-
-def test_what_is_cheap_to_read_again():
-    view = RecordingArray(np.zeros((8, 64), "u1"), (8, 8)).view("gaussian:sigma=1")
-    source, stage = view.stages
-
-    def cheap(reading: float, share: float) -> bool:
-        pace = Pace(BlockLimits())
-        pace.measure(stage, 0, [(0, 0)], 1.0)
-        assert not pace.reads_cheaply(stage, 0)  # nobody knows yet
-        pace.measure(source, 0, [(0, 0)], reading)
-        pace.note_share(source, share)
-        return pace.reads_cheaply(stage, 0)
-
-    assert cheap(0.1, share=0.9)
-    assert not cheap(2.0, share=0.9)  # as long as to compute
-    assert not cheap(0.1, share=0.05)  # it waits: for a server
 
 
 @pytest.mark.usefixtures("_cut_small_ones")

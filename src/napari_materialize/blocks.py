@@ -87,41 +87,25 @@ class Step(NamedTuple):
 
 
 class Rest(NamedTuple):
-    """The parts of a chunk that are still needed."""
+    """The part of a chunk that is still needed."""
+
+    box: Box
+    """Which voxels of the level."""
 
     whole: Box
-    """The voxels of the chunk."""
+    """Those of the chunk."""
 
-    parts: tuple[tuple[Box, np.ndarray], ...]
-    """Boxes of the level, and their voxels. Two may share some."""
+    voxels: np.ndarray
+    """Of ``box``."""
 
-    @classmethod
-    def of(cls, whole: Box, voxels: np.ndarray, boxes: Sequence[Box]) -> Rest:
-        """Copy some boxes of the voxels of a whole chunk."""
-        parts = []
-        for box in boxes:
-            part = voxels[box.relative_to(whole.start).slices].copy()
-            part.flags.writeable = False
-            parts.append((box, part))
-        return cls(whole, tuple(parts))
-
-    def share(self, box: Box) -> np.ndarray | None:
-        """Return the voxels of a box of the chunk, if one part has all of them."""
-        for mine, voxels in self.parts:
-            if mine.contains(box):
-                return voxels[box.relative_to(mine.start).slices]
-        return None
-
-    def piece(self, reach: Box) -> Rest | None:
-        """Return all of ``reach`` that the chunk had, uncopied, if one part has it."""
-        box = reach.intersect(self.whole)
-        voxels = self.share(box)
-        return None if voxels is None else Rest(self.whole, ((box, voxels),))
+    def covers(self, reach: Box) -> bool:
+        """Whether it has all of ``reach`` that the chunk had."""
+        return self.box.contains(reach.intersect(self.whole))
 
     @property
     def nbytes(self) -> int:
         """Bytes of its voxels."""
-        return sum(voxels.nbytes for _, voxels in self.parts)
+        return self.voxels.nbytes
 
 
 def steps_for(chain: Sequence[Link], box: Box) -> list[Step]:
@@ -153,24 +137,19 @@ def gather(
     """Put the block of the first op together from chunks; no copy if it is one whole chunk."""
     needed = list(level.grid.covering(step.exists))
     if len(needed) == 1 and level.grid.box(needed[0]) == step.block:
-        return _share(chunks[needed[0]], step.block, step.block).view()
+        whole = chunks[needed[0]]
+        return (whole.voxels if isinstance(whole, Rest) else whole).view()
     block = buffer(step.block.shape, level.dtype)
     for index in needed:
         box = level.grid.box(index)
         part = box.intersect(step.exists)
         target = part.relative_to(step.block.start).slices
-        block[target] = _share(chunks[index], box, part)
+        chunk = chunks[index]
+        if isinstance(chunk, Rest):
+            box, _, chunk = chunk
+        block[target] = chunk[part.relative_to(box.start).slices]
     _fill_outside(block, step, boundary)
     return block
-
-
-def _share(chunk: np.ndarray | Rest, box: Box, part: Box) -> np.ndarray:
-    """Return the voxels of a part of a chunk that is at ``box``."""
-    if not isinstance(chunk, Rest):
-        return chunk[part.relative_to(box.start).slices]
-    voxels = chunk.share(part)
-    assert voxels is not None  # who holds it asked for a part that covers what is needed
-    return voxels
 
 
 def take(step: Step, level: Level, voxels: np.ndarray, boundary: Boundary) -> np.ndarray:

@@ -22,13 +22,10 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["KEPT_BYTES", "SIZES", "buffer", "expect_traffic", "give_back", "held", "to_hold"]
+__all__ = ["KEPT_BYTES", "SIZES", "buffer", "expect_traffic", "give_back", "held"]
 
 SIZES = range(2**20, 2**27)
 """Bytes of a block that is made here: to get less costs nothing, and more is too much to keep."""
-
-HELD_BYTES = 2**17
-"""Bytes of a chunk that is held here, and not where its source put it."""
 
 KEPT_BYTES = 2**28
 """Bytes that are remembered, to be used again, at most: no more than were once in use, either."""
@@ -88,11 +85,11 @@ _most = 0
 _lock = threading.Lock()
 
 
-def buffer(shape: Sequence[int], dtype: np.dtype, *, least: int = SIZES.start) -> np.ndarray:
+def buffer(shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
     """Return an array, C-contiguous, with anything in it.
 
     Its memory is used again once nothing refers to the array or to a view of it. May be called
-    from any thread. Of less than ``least`` bytes it is the C library's.
+    from any thread.
 
     Examples
     --------
@@ -100,27 +97,13 @@ def buffer(shape: Sequence[int], dtype: np.dtype, *, least: int = SIZES.start) -
     (2, 3)
     """
     size = math.prod(shape) * dtype.itemsize
-    if size < least or size >= SIZES.stop:
+    if size not in SIZES:
         return np.empty(shape, dtype)
     with _lock:
         memory = _unused(size) or _Memory(size)
         _remember(memory)
         lent = memory.lend()
     return lent[:size].view(dtype).reshape(shape)
-
-
-def to_hold(voxels: np.ndarray) -> np.ndarray:
-    """Return a read-only copy of voxels that will be held for a while, in memory of these pages.
-
-    Of chunks that come and go in several threads, and not in the order in which they came, the C
-    library keeps a third more than they take.
-    """
-    if voxels.nbytes < HELD_BYTES:
-        return voxels
-    copy = buffer(voxels.shape, voxels.dtype, least=HELD_BYTES)
-    copy[...] = voxels
-    copy.flags.writeable = False
-    return copy
 
 
 def expect_traffic() -> None:

@@ -16,8 +16,8 @@ from napari_materialize.demand import Queue
 from napari_materialize.geometry import box_around
 from napari_materialize.needs import Need, Needs, request
 from napari_materialize.pace import Pace
-from napari_materialize.regions import Regions
 from napari_materialize.stages import ChunkKey
+from napari_materialize.uses import Regions
 from napari_materialize.written import Places
 
 if TYPE_CHECKING:
@@ -54,9 +54,6 @@ class Start(NamedTuple):
 
     along: tuple[ChunkKey, ...] = ()
     """Source chunks that it is to read by itself before it computes; see `needs`."""
-
-    holds: bool = False
-    """Whether what it reads is held for what background work computes from it."""
 
 
 class Along(NamedTuple):
@@ -118,7 +115,7 @@ class Dispatch:
         """Where chunks are that were computed before."""
         self.given_up: deque[ChunkClaim] = deque()
         """Claims whose cancel event was found set, and whose holders are not told yet."""
-        self.needs = Needs(self.queue, self.cache, self.pace, self.written, self.regions)
+        self.needs = Needs(self.queue, self.cache, self.pace, self.written)
         """The inputs of what is asked for."""
 
     # ------------------------------------------------------------------ claims
@@ -291,8 +288,7 @@ class Dispatch:
             other = ChunkKey(key.stage, key.level, index)
             if index not in known and self._join(stage, other):
                 members.append(other)
-        holds = background and stage.previous is None and self.cache.pool(key) is Pool.INPUTS
-        return Start(stage, tuple(members), tuple(asked), background, holds=holds)
+        return Start(stage, tuple(members), tuple(asked), background)
 
     def _begin_along(self, key: ChunkKey, job: Need) -> Start | None:
         """Take a job that reads by itself what it needs to LOADING, and its small neighbours."""
@@ -394,13 +390,8 @@ class Dispatch:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
         if results is not None and not start.along:
             made = [*start.asked, *(member.chunk for member in start.members)]
-            self._settle(start.stage, start.members[0].level, made)
+            self.regions.settle(self.cache, start.stage, start.members[0].level, made)
         return outcomes
-
-    def _settle(self, stage: Stage, level: int, made: Sequence[Index]) -> None:
-        if self.regions.only(stage, level) is not None:
-            ahead = self.needs.ahead(stage, level)
-            self.regions.settle(self.cache, stage, level, made, ahead=ahead)
 
     def _abandon(self, key: ChunkKey, reason: str) -> None:
         pool = self.cache.pool(key)
@@ -418,18 +409,16 @@ class Dispatch:
     def _end(
         self, key: ChunkKey, value: np.ndarray | None, error: BaseException | None
     ) -> list[Outcome]:
-        over, stage = self.queue.finish(key), self.needs.jobs.pop(key).stage
+        over = self.queue.finish(key)
+        del self.needs.jobs[key]
         self.needs.alone.discard(key)
-        if value is None:
-            assert error is not None
+        if error is not None:
             self.cache.fail(key, error)
-            for parent in over.parents:
-                self.needs.jobs[parent].failed.append(key)
         else:
-            holding = self.needs.hand(stage, key, value, over.parents) if over.parents else 0
-            self.cache.fulfil(key, value, pins=len(over.claims) + holding)
-            if holding < len(over.parents):
-                self.needs.handed(key, over.parents)
+            self.cache.fulfil(key, value, pins=len(over.claims) + len(over.parents))
+        for parent in over.parents:
+            job = self.needs.jobs[parent]
+            (job.pinned if error is None else job.failed).append(key)
         outcomes: list[Outcome] = []
         for ticket in over.claims:
             claim = self._claims.pop(ticket)

@@ -22,8 +22,8 @@ from napari_materialize.demand import Phase, Queue, Request
 from napari_materialize.errors import ChunkError
 from napari_materialize.geometry import Box, box_around
 from napari_materialize.ops import Abandoned
-from napari_materialize.regions import Ahead, found_rest, piece
 from napari_materialize.stages import ChunkKey
+from napari_materialize.uses import found_rest
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable
@@ -33,15 +33,10 @@ if TYPE_CHECKING:
     from napari_materialize.blocks import Rest
     from napari_materialize.geometry import Index
     from napari_materialize.pace import Pace
-    from napari_materialize.regions import Regions
     from napari_materialize.stages import Stage
     from napari_materialize.written import Places
 
-__all__ = ["AHEAD_VOXELS", "Need", "Needs", "request"]
-
-AHEAD_VOXELS = 2**23
-"""Voxels of source chunks that a job holds until it needs them whole, where it is cheap to read
-them again: 32 chunks of 64^3. `docs/design.md` says what that costs, and saves."""
+__all__ = ["Need", "Needs", "request"]
 
 
 @dataclass(slots=True)
@@ -52,12 +47,6 @@ class Need:
     """Who makes it."""
     pinned: list[ChunkKey] = field(default_factory=list)
     """Inputs that are READY and held for it."""
-    pieces: dict[Index, Rest] = field(default_factory=dict)
-    """What it has of inputs that it needs a margin of."""
-    reach: Box | None = None
-    """The voxels of its inputs that it needs, where background work alone asks for it."""
-    block: tuple[Index, ...] = ()
-    """The chunks that it was to be computed with when it asked for its inputs, and itself."""
     failed: list[ChunkKey] = field(default_factory=list)
     """Inputs that failed."""
     along: tuple[ChunkKey, ...] = ()
@@ -77,17 +66,10 @@ class Needs:
         How many chunks background work computes in one call.
     written : Places
         Where chunks are that were computed before.
-    regions : Regions
-        What jobs will ask for.
     """
 
     def __init__(
-        self,
-        queue: Queue[ChunkKey],
-        cache: ChunkCache[ChunkKey],
-        pace: Pace,
-        written: Places,
-        regions: Regions,
+        self, queue: Queue[ChunkKey], cache: ChunkCache[ChunkKey], pace: Pace, written: Places
     ) -> None:
         self.jobs: dict[ChunkKey, Need] = {}
         """What is known of each chunk that is in the queue."""
@@ -99,7 +81,6 @@ class Needs:
         self._cache = cache
         self._pace = pace
         self._written = written
-        self._regions = regions
         self._under_way: set[ChunkKey] = set()
         """What is read along now, and asked for by nobody else."""
 
@@ -118,7 +99,6 @@ class Needs:
         for part in job.pinned:
             self._cache.unpin(part)
         job.pinned.clear()
-        job.pieces.clear()
         job.failed.clear()
         job.along = ()
         job.error = None
@@ -135,7 +115,6 @@ class Needs:
                 if part.chunk not in keep:
                     self._cache.unpin(part)
             job.pinned = [part for part in job.pinned if part.chunk in keep]
-            job.pieces = {at: rest for at, rest in job.pieces.items() if at in keep}
             job.failed = [part for part in job.failed if part.chunk in keep]
             asked = {ChunkKey(feeding.identity, level, index) for index in keep}
             self.drop(self._queue.trim(key, asked))
@@ -162,7 +141,7 @@ class Needs:
             failure = ChunkError(*error.args)
             failure.__cause__ = error.__cause__
             raise failure
-        return job.pieces | {part.chunk: self._cache.get(part) for part in job.pinned}
+        return {part.chunk: self._cache.get(part) for part in job.pinned}
 
     def expand(self, key: ChunkKey) -> None:
         """Ask for a chunk's inputs, and for theirs."""
@@ -179,16 +158,14 @@ class Needs:
                 needed = job.stage.inputs(key.level, bound)
                 reach = job.stage.reach(key.level, bound)
             except Exception as error:  # noqa: BLE001 - an op's, and its chunk's failure
-                job.error, needed, reach, bound = error, (), Box((), ()), []
-            missing = []
-            job.reach, job.block = reach if self._queue.background(key) else None, tuple(bound)
+                job.error, needed, reach = error, (), Box((), ())
+            missing, lasting = [], not self._queue.background(key)
             for index in needed:
-                ask = self._need(job, feeding, ChunkKey(feeding.identity, level, index))
+                part = ChunkKey(feeding.identity, level, index)
+                ask = self._need(job, feeding, part, None if lasting else reach)
                 if ask is not None:
                     missing.append(ask)
             pending.extend(self._queue.expand(key, missing))
-            if job.reach is not None:
-                self._note_taken(job, key, job.pieces, [part.chunk for part in job.pinned])
 
     def _bind(self, stage: Stage, key: ChunkKey) -> list[Index]:
         """Let waiting neighbours be computed along with a chunk; return the box of all of them.
@@ -219,21 +196,20 @@ class Needs:
         waits = self._queue.phase(key) is Phase.WAITING and key not in self.alone
         return waits and self._queue.background(key)
 
-    def _need(self, job: Need, stage: Stage, part: ChunkKey) -> Request[ChunkKey] | None:
-        """Hold an input for a job, or a piece of it, or return what to ask for."""
+    def _need(
+        self, job: Need, stage: Stage, part: ChunkKey, reach: Box | None
+    ) -> Request[ChunkKey] | None:
+        """Hold an input for a job, or return what to ask for; of a job's, ``reach`` is enough."""
         pool = Pool.INPUTS if stage.previous is None else Pool.STAGES
-        state, lasting = self._cache.state(part), job.reach is None
-        if job.reach is not None and state in (ChunkState.NEW, ChunkState.EVICTED):
-            rest = found_rest(self._cache, part, job.reach)
+        state, lasting = self._cache.state(part), reach is None
+        if reach is not None and state in (ChunkState.NEW, ChunkState.EVICTED):
+            rest = found_rest(self._cache, part, reach)
             if rest is not None:
-                job.pieces[part.chunk] = rest
-                return None
+                part, state = rest, ChunkState.READY
         if state is ChunkState.READY:
-            value: np.ndarray = self._cache.get(part)
-            if not self._take_piece(job, stage, part, value):
-                self._cache.pin(part)
-                job.pinned.append(part)
+            self._cache.pin(part)
             self._cache.keep(part, pool, lasting=lasting)
+            job.pinned.append(part)
             return None
         if state is ChunkState.FAILED:
             job.failed.append(part)
@@ -244,50 +220,6 @@ class Needs:
         self._cache.keep(part, pool, lasting=lasting)
         self.jobs.setdefault(part, Need(stage))
         return request(stage, part)
-
-    def hand(
-        self, stage: Stage, key: ChunkKey, value: np.ndarray, parents: Iterable[ChunkKey]
-    ) -> int:
-        """Give an input that is there now to those that wait for it; return how many hold it.
-
-        The others have a piece of it. Answer with `handed` once it is in the cache.
-        """
-        holding = 0
-        for parent in parents:
-            job = self.jobs[parent]
-            if not self._take_piece(job, stage, key, value):
-                job.pinned.append(key)
-                holding += 1
-        return holding
-
-    def handed(self, key: ChunkKey, parents: Iterable[ChunkKey]) -> None:
-        """Let go what none of those needs any more that have a piece of an input."""
-        for parent in parents:
-            job = self.jobs[parent]
-            if key.chunk in job.pieces:
-                self._note_taken(job, parent, [key.chunk])
-
-    def _take_piece(self, job: Need, stage: Stage, part: ChunkKey, value: np.ndarray) -> bool:
-        """Copy what a job's chunk needs of an input, if that is a margin of the source's chunk."""
-        if job.reach is None or stage.previous is not None:
-            return False
-        rest = piece(value, stage.levels[part.level].grid.box(part.chunk), job.reach)
-        if rest is not None:
-            job.pieces[part.chunk] = rest
-        return rest is not None
-
-    def _note_taken(
-        self, job: Need, key: ChunkKey, pieces: Iterable[Index], whole: Iterable[Index] = ()
-    ) -> None:
-        stage, level, ahead = job.stage, key.level, self.ahead(job.stage, key.level)
-        self._regions.took(
-            self._cache, stage, level, job.block, pieces=pieces, whole=whole, ahead=ahead
-        )
-
-    def ahead(self, stage: Stage, level: int) -> Ahead:
-        """Return how a job walks, and how much it may hold of what it will need later."""
-        cheap = self._pace.reads_cheaply(stage, level)
-        return Ahead(self._pace.block(stage, level), AHEAD_VOXELS if cheap else None)
 
     # ------------------------------------------------------------------ reading along
 

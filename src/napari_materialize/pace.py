@@ -18,9 +18,6 @@ RUN, RUN_BYTES, RUN_SECONDS = 8, 2**21, 1e-2
 """Chunks that are read and computed in one go: how many at most, what they may hold that would not
 be held if each were written before the next is read, and how long a client may have to wait."""
 
-READS = 0.2
-"""The share of its time that a thread that reads has to be at work itself, and not to wait."""
-
 REMEMBERED = 256
 """Stages whose seconds per voxel are remembered, and places whose blocks are."""
 
@@ -86,17 +83,6 @@ class Pace:
         """Return how many seconds some chunks will take, as measured; None if nobody knows yet."""
         seconds = self._seconds.get(stage.identity)
         return None if seconds is None else seconds * stage.voxels(level, indices)
-
-    def reads_cheaply(self, stage: Stage, level: int) -> bool:
-        """Whether to read a voxel that goes into a stage takes less than to compute with it.
-
-        A source that is waited for, on a server or on a slow disk, is not cheap to read.
-        """
-        feeding, _ = stage.feeds(level)
-        reading = self._seconds.get(feeding.identity)
-        computing = self._seconds.get(stage.identity)
-        busy = self.share(feeding) > READS
-        return busy and reading is not None and computing is not None and reading < computing
 
     def measure(self, stage: Stage, level: int, indices: Sequence[Index], seconds: float) -> None:
         """Take note that some chunks took ``seconds`` to compute."""

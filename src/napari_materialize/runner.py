@@ -15,7 +15,6 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from napari_materialize.buffers import to_hold
 from napari_materialize.claims import failure
 from napari_materialize.dispatch import COMPUTE, NOTHING, READ, Along, Dispatch, Outcome, Start
 from napari_materialize.ops import Abandoned
@@ -352,8 +351,6 @@ class Runner:
             abandoned = partial(self._abandoned, start)
             # handed straight on: a local variable would outlive a failure
             results = start.stage.compute(level, start.asked, _voxels(given.pop()), abandoned)
-            if start.holds:
-                results = {index: to_hold(block) for index, block in results.items()}
         except Abandoned:
             return None, None
         except BaseException as cause:  # noqa: BLE001 - whatever an op raises is its chunk's failure

@@ -1,4 +1,7 @@
-"""Which source chunks a job still needs, and of each what.
+"""Which source chunks a job still needs, and of each what: so that no more of it is held.
+
+A chunk is let go after the last use, and when only a margin of it is needed, for the halo of what
+comes later, it gives way to that: a `Rest`, under a key of its own.
 
 Pure counting over a region of chunks. A miscount is never an error in what is computed: a source
 chunk that is let go too early is read again, one that is held too long falls to the cache's budget.
@@ -11,21 +14,25 @@ import math
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
+from napari_materialize.blocks import Rest
+from napari_materialize.cache import ChunkState, Pool
 from napari_materialize.geometry import Box
+from napari_materialize.stages import ChunkKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from napari_materialize.cache import ChunkCache
     from napari_materialize.geometry import Index
     from napari_materialize.stages import OpStage, Stage
 
-__all__ = ["CUT_TO", "Uses", "first_region"]
+__all__ = ["Regions", "Uses", "first_region", "found_rest"]
+
+CUT_BYTES = 2**16
+"""Bytes of a chunk that may be cut: of a smaller one little is gained."""
 
 CUT_TO = 2
-"""How many times smaller than a chunk what is needed of it has to be, to count as a margin."""
-
-KNOWN_TURNS = 4096
-"""Places in the walk that are remembered."""
+"""How many times smaller the part that is still needed has to be."""
 
 
 def first_region(stage: Stage, level: int, box: Box) -> tuple[OpStage, int, Box] | None:
@@ -80,8 +87,8 @@ class Uses:
     >>> uses = Uses(view.stages[-1], 0, Box((0, 0), (1, 4)))
     >>> uses.done([(0, 0)])  # its neighbour needs chunk 0 too
     ([], [(0, 0), (0, 1)])
-    >>> list(uses.margins((0, 0)))
-    [Box(start=(0, 6), stop=(1, 10))]
+    >>> uses.rest((0, 0))
+    Box(start=(0, 6), stop=(1, 10))
     >>> uses.done([(0, 1)])
     ([(0, 0)], [(0, 1), (0, 2)])
     """
@@ -103,16 +110,6 @@ class Uses:
             (0, 1) if at is None else (region.start[at], region.stop[at]) for at in self._follows
         ]
         self._places = [range(start, stop) for start, stop in shared]
-        marks = stage.spread(level)
-        self._spread = [at is not None and marks[at] for at in self._follows]
-        self._bits = max((place.stop for place in self._places), default=0).bit_length()
-        self._shares: dict[tuple[int, int], dict[int, tuple[int, int]]] = {}
-        self._turns: dict[Index, tuple[int, ...]] = {}
-        self._counts: Index = ()
-        self.ahead: dict[Index, tuple[tuple[int, ...], Index]] = {}
-        """Input chunks that are held whole, and that will be needed so: in which turn, by whom."""
-        self.held: dict[Index, dict[Box, set[Index]]] = {}
-        """Of input chunks that gave way to parts: who still needs each of these."""
         self._done = bytearray(math.prod(map(len, self._places)))
         """Which places were computed."""
 
@@ -127,134 +124,41 @@ class Uses:
         over: dict[Index, None] = {}
         still: dict[Index, None] = {}
         for place in dict.fromkeys(map(self._shared, chunks)):
-            if not self._note(place):
-                continue
-            for part in itertools.product(*self._needs(place)):
-                if self._took(part, {place}):
+            again = self._note(place)
+            for part in () if again is None else itertools.product(*self._needs(place)):
+                left = self._left.get(part)
+                if left is None and not again:
+                    left = self._left[part] = set(itertools.product(*self._all_users(part)))
+                if left is not None:
+                    left.discard(place)
+                if left:
                     still[part] = None
                 else:
+                    self._left.pop(part, None)
                     still.pop(part, None)
                     over[part] = None
         return list(over), list(still)
 
-    def took(
-        self, parts: Iterable[Index], chunks: Iterable[Index]
-    ) -> tuple[list[Index], list[Index]]:
-        """Take note that chunks, not computed yet, need nothing more of some input chunks.
-
-        Returns
-        -------
-        tuple of two lists of index
-            The input chunks that none needs any more, and those that some still need.
-        """
-        places = set(map(self._shared, chunks))
-        split: tuple[list[Index], list[Index]] = ([], [])
-        for part in parts:
-            split[self._took(part, places)].append(part)
-        return split
-
-    def _took(self, part: Index, places: set[Index]) -> bool:
-        """Note who needs nothing more of an input chunk; return whether others do."""
-        left = self._left.get(part)
-        if left is None:
-            users = itertools.product(*self._all_users(part))
-            left = self._left[part] = {user for user in users if not self._is_done(user)}
-        left -= places
-        for who in self.held.get(part, {}).values():
-            who.difference_update(places)
-        if not left:
-            del self._left[part]
-        return bool(left)
-
-    def _is_done(self, place: Index) -> bool:
-        number = self._number(place)
-        return number is not None and bool(self._done[number])
-
-    def _number(self, place: Index) -> int | None:
-        """Return the number of a place of the region, None outside of it."""
+    def _note(self, place: Index) -> bool | None:
+        """Note that a place was computed; return whether it was before, None outside the region."""
         number = 0
         for at, places in zip(place, self._places, strict=True):
             if at not in places:
                 return None
             number = number * len(places) + at - places.start
-        return number
+        again, self._done[number] = bool(self._done[number]), True
+        return again
 
-    def _note(self, place: Index) -> bool:
-        """Note that a place was computed; return whether it is one of the region."""
-        number = self._number(place)
-        if number is not None:
-            self._done[number] = True
-        return number is not None
-
-    def margins(self, part: Index, before: tuple[int, ...] | None = None) -> dict[Box, set[Index]]:
-        """Return the largest boxes of an input chunk that are still needed, perhaps ``before``
-        some turn of the walk, and by whom.
-        """
-        shares = [self._shares_along(axis, at) for axis, at in enumerate(part)]
-        needed: dict[tuple[tuple[int, int], ...], set[Index]] = {}
-        for user in self._left[part]:
-            if before is None or self._turn(user) < before:
-                ranges = tuple(share[at] for share, at in zip(shares, user, strict=True))
-                needed.setdefault(ranges, set()).add(user)
-        largest: dict[Box, set[Index]] = {}
-        for ranges in sorted(needed, key=_voxels, reverse=True):
-            box = Box(*zip(*ranges, strict=True))
-            there = next((one for one in largest if one.contains(box)), box)
-            largest.setdefault(there, set()).update(needed[ranges])
-        return largest
-
-    def needed_whole(self, part: Index, counts: Index) -> tuple[tuple[int, ...], Index] | None:
-        """Return the first turn, and whose it is, in which more of an input chunk is needed than a
-        margin; None if there is none.
-        """
-        if counts != self._counts:
-            self._counts = counts
-            self._turns.clear()
-        shares = [self._shares_along(axis, at) for axis, at in enumerate(part)]
-        whole, first = self._grid.box(part).size, None
-        for user in self._left[part]:
-            size = _voxels([share[at] for share, at in zip(shares, user, strict=True)])
-            if CUT_TO * size > whole:
-                turn = (self._turn(user), user)
-                first = turn if first is None else min(first, turn)
-        return first
-
-    def waits_for(self, part: Index) -> bool:
-        """Whether who will need a chunk whole, as found before, still needs it."""
-        found = self.ahead.get(part)
-        return found is not None and found[1] in self._left[part]
-
-    def _turn(self, place: Index) -> tuple[int, ...]:
-        """Return a number that grows along the walk; chunks of one block have the same."""
-        cell = tuple(
-            at if axis is None else at // self._counts[axis]
-            for at, axis in zip(place, self._follows, strict=True)
-        )
-        known = self._turns.get(cell)
-        if known is None:
-            marked = [at for at, spread in zip(cell, self._spread, strict=True) if spread]
-            plain = [at for at, spread in zip(cell, self._spread, strict=True) if not spread]
-            # Morton's order, as in `geometry.walk_blocks`
-            morton = 0
-            for bit in reversed(range(self._bits)):
-                for at in marked:
-                    morton = 2 * morton + (at >> bit & 1)
-            if len(self._turns) >= KNOWN_TURNS:
-                self._turns.clear()
-            known = self._turns[cell] = (*plain, morton)
-        return known
-
-    def _shares_along(self, axis: int, at: int) -> dict[int, tuple[int, int]]:
-        """Return, for each place along an axis, which voxels it needs of an input chunk there."""
-        known = self._shares.get((axis, at))
-        if known is None:
-            size = self._grid.chunks[axis]
-            low, high = at * size, min((at + 1) * size, self._grid.shape[axis])
-            known = self._shares[axis, at] = {}
-            for user in self._users_along(axis, at):
-                start, stop = self._reach(axis, user)
-                known[user] = (max(low, start), min(high, stop))
-        return known
+    def rest(self, part: Index) -> Box:
+        """Return the box of the voxels of an input chunk that are still needed."""
+        left = self._left[part]
+        start, stop = [], []
+        for axis in range(len(part)):
+            first, last = min(user[axis] for user in left), max(user[axis] for user in left)
+            # further places need what lies further
+            start.append(self._reach(axis, first)[0])
+            stop.append(self._reach(axis, last)[1])
+        return Box(tuple(start), tuple(stop)).intersect(self._grid.box(part))
 
     def _shared(self, chunk: Index) -> Index:
         """Return a chunk's place along the axes that its inputs have too."""
@@ -302,5 +206,81 @@ class Uses:
         return known
 
 
-def _voxels(ranges: Iterable[tuple[int, int]]) -> int:
-    return math.prod(stop - start for start, stop in ranges)
+class Regions:
+    """What the jobs under way will ask for, each chunk once: so what they need no more is known."""
+
+    def __init__(self) -> None:
+        self._uses: dict[tuple[str, int], list[Uses]] = {}
+
+    def enter(self, stage: OpStage, level: int, region: Box) -> Uses:
+        """Take note that a job will compute a region of a stage's chunks."""
+        uses = Uses(stage, level, region)
+        self._uses.setdefault((stage.identity, level), []).append(uses)
+        return uses
+
+    def leave(self, stage: OpStage, level: int, uses: Uses) -> None:
+        """Take note that the job is over."""
+        here = self._uses[stage.identity, level]
+        here.remove(uses)
+        if not here:
+            del self._uses[stage.identity, level]
+
+    def settle(
+        self,
+        cache: ChunkCache[ChunkKey],
+        stage: Stage,
+        level: int,
+        chunks: Iterable[Index],
+    ) -> None:
+        """Take note that chunks were computed; let go what no job needs any more of the inputs.
+
+        Where two jobs are over the same, neither knows what the other needs: nothing.
+        """
+        uses = self._uses.get((stage.identity, level), ())
+        if len(uses) != 1:
+            return
+        feeding, number = stage.feeds(level)
+        over, still = uses[0].done(chunks)
+        for index in over:
+            key = ChunkKey(feeding.identity, number, index)
+            cache.let_go(key, "no chunk of the job needs it any more")
+            cache.let_go(_rest_key(key), "no chunk of the job needs it any more")
+        for index in still:
+            key = ChunkKey(feeding.identity, number, index)
+            if cache.spare(key) >= CUT_BYTES:
+                _cut(cache, key, feeding.levels[number].grid.box(index), uses[0].rest(index))
+
+
+def found_rest(cache: ChunkCache[ChunkKey], key: ChunkKey, reach: Box) -> ChunkKey | None:
+    """Return the key of what is left of a chunk, if that has all of ``reach`` that the chunk had.
+
+    Parameters
+    ----------
+    cache : ChunkCache
+        Where it may be.
+    key : ChunkKey
+        The chunk, which is not there.
+    reach : Box
+        Voxels of the chunk's level that are needed, of this and of other chunks.
+    """
+    there = _rest_key(key)
+    rest = cache.peek(there)
+    return there if rest is not None and rest.covers(reach) else None
+
+
+def _rest_key(key: ChunkKey) -> ChunkKey:
+    return ChunkKey(f"{key.stage} rest", key.level, key.chunk)
+
+
+def _cut(cache: ChunkCache[ChunkKey], key: ChunkKey, whole: Box, box: Box) -> None:
+    """Let a chunk give way to a part of it, if that is much less."""
+    there = _rest_key(key)
+    if CUT_TO * box.size > whole.size or cache.state(there) is ChunkState.READY:
+        return
+    voxels = cache.get(key)[box.relative_to(whole.start).slices].copy()
+    voxels.flags.writeable = False
+    reason = "only a part of it is still needed"
+    cache.let_go(key, reason)
+    cache.request(there, Pool.INPUTS, reason, lasting=False)
+    cache.start(there, reason)
+    cache.fulfil(there, Rest(box, whole, voxels), reason=reason)
