@@ -34,6 +34,14 @@ def shown(reads: LayerReads) -> LayerReads:
     return reads
 
 
+def hurried(view: nm.View, engine: nm.Engine) -> tuple[LayerReads, list[float]]:
+    """Return what is read of a view whose chunks take 0.3 s, and the time, which stands still."""
+    now = [0.0]
+    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
+    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    return reads, now
+
+
 def pyramid(shape: tuple[int, ...] = (8, 16, 16), levels: int = 2) -> list[np.ndarray]:
     """Arrays halved along each axis; every voxel of every level differs."""
     base = np.arange(np.prod(shape), dtype="i4").reshape(shape)
@@ -720,9 +728,7 @@ def test_pictures_that_fly_by_are_not_asked_for() -> None:
 def test_the_thumbnail_of_a_plane_that_is_left_is_not_computed() -> None:
     engine, workers = cranked(slots=2)
     view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(1, 8, 8))
-    now = [0.0]
-    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
-    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    reads, now = hurried(view, engine)
     for z in (0, 1):
         reads.glance(0, LiveArray(reads, 0)[z]._axes, PICTURE)
         reads.glance(0, LiveArray(reads, 0)[z]._axes, THUMBNAIL)
@@ -736,9 +742,7 @@ def test_the_thumbnail_of_a_plane_that_is_left_is_not_computed() -> None:
 def test_planes_that_fly_by_in_the_same_chunks_begin_none_of_the_rest() -> None:
     engine, workers = cranked(slots=2)
     view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(8, 8, 8))
-    now = [0.0]
-    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
-    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    reads, now = hurried(view, engine)
     reads.glance(0, LiveArray(reads, 0)[0]._axes, PICTURE)  # from rest
     while workers.step("read"):
         pass
@@ -760,9 +764,7 @@ def test_planes_that_fly_by_in_the_same_chunks_begin_none_of_the_rest() -> None:
 def test_what_a_canvas_that_is_panned_still_shows_goes_on() -> None:
     engine, workers = cranked(slots=2)
     view = nm.open_view(np.arange(64 * 16).reshape(16, 64), ["invert"], chunks=(8, 8))
-    now = [0.0]
-    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
-    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    reads, now = hurried(view, engine)
     for x in (0, 8):
         reads.glance(0, LiveArray(reads, 0)[:, x : x + 24]._axes, PICTURE)
         now[0] += 0.04
@@ -775,9 +777,7 @@ def test_what_a_canvas_that_is_panned_still_shows_goes_on() -> None:
 def test_background_work_holds_back_while_planes_fly_by() -> None:
     engine, workers = cranked(slots=4, readers=8)
     view = nm.open_view(np.arange(8 * 16 * 16).reshape(8, 16, 16), ["invert"], chunks=(1, 8, 8))
-    now = [0.0]
-    reads = shown(LayerReads(view, engine, clock=lambda: now[0]))
-    reads.on_pause, reads.chunk_seconds = list[float]().append, 0.3
+    reads, now = hurried(view, engine)
 
     def look(z: int) -> None:
         now[0] += 0.04
