@@ -168,9 +168,9 @@ class ChunkCache[K: Hashable]:
         self, key: K, pool: Pool, reason: str = "requested", *, lasting: bool = True
     ) -> None:
         """NEW or EVICTED to QUEUED."""
-        if self.state(key) is ChunkState.FAILED:
-            self._change(key, ChunkState.QUEUED, reason, legal=False)
-        self._change(key, ChunkState.QUEUED, reason)
+        entry = self._entries.get(key)
+        failed = entry is not None and entry.state is ChunkState.FAILED
+        self._change(key, ChunkState.QUEUED, reason, legal=not failed)
         self.keep(key, pool, lasting=lasting)
 
     def start(self, key: K, reason: str = "a slot opened") -> None:
@@ -182,8 +182,7 @@ class ChunkCache[K: Hashable]:
 
         A chunk that belongs to no pool and is not pinned is evicted at once.
         """
-        self._change(key, ChunkState.READY, reason)
-        entry = self._entries[key]
+        entry = self._change(key, ChunkState.READY, reason)
         entry.value, entry.nbytes, entry.pins = value, int(value.nbytes), pins
         self._bytes[entry.pool] += entry.nbytes
         self._recent[entry.pool][key] = None
@@ -339,11 +338,11 @@ class ChunkCache[K: Hashable]:
         if len(self._evicted) > self._evicted_limit:
             self._evicted.popitem(last=False)
 
-    def _change(self, key: K, after: ChunkState, reason: str, *, legal: bool = True) -> None:
-        before = self.state(key)
+    def _change(self, key: K, after: ChunkState, reason: str, *, legal: bool = True) -> _Entry:
+        entry = self._entries.get(key)
+        before = self.state(key) if entry is None else entry.state
         if not legal or (before, after) not in TRANSITIONS:
             raise self._illegal(key, after, reason)
-        entry = self._entries.get(key)
         if entry is None:
             entry = self._entries[key] = _Entry(before)
             entry.history.append((before, "not held"))
@@ -352,6 +351,7 @@ class ChunkCache[K: Hashable]:
         entry.history.append((after, reason))
         self._count += 1
         self._events.append((self._count, key, before, after, reason))
+        return entry
 
     def _illegal(self, key: K, after: ChunkState, reason: str) -> TransitionError:
         entry = self._entries.get(key)

@@ -113,6 +113,8 @@ class ChunkClaim:
 
     def tell_released(self) -> None:
         """Tell whoever waits for it that the claim was given up. For the engine."""
+        if self._done:  # as most are by then
+            return
         self._finish(None, ClaimReleased("the claim was released before its chunk was there"))
 
     def add_done_callback(self, callback: Callable[[ChunkClaim], None]) -> None:

@@ -285,9 +285,10 @@ class Dispatch:
         asked = box_around([member.chunk for member in members])
         known = set(asked)
         for index in self._made(stage, key.level, asked):
-            other = ChunkKey(key.stage, key.level, index)
-            if index not in known and self._join(stage, other):
-                members.append(other)
+            if index not in known:
+                other = ChunkKey(key.stage, key.level, index)
+                if self._join(stage, other):
+                    members.append(other)
         return Start(stage, tuple(members), tuple(asked), background)
 
     def _begin_along(self, key: ChunkKey, job: Need) -> Start | None:

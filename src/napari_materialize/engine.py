@@ -183,7 +183,7 @@ class Engine:
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise OptionError(f"cancel: a threading.Event is expected, got {cancel!r}")
         _check_view(view)
-        claims = [ChunkClaim(view.key(level, index), self._release) for index in indices]
+        claims = [ChunkClaim(key, self._release) for key in view.keys(level, indices)]
         self._arriving += not background
         try:
             with self._lock:

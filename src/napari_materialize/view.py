@@ -220,13 +220,20 @@ class View:
         LevelError, IndexError
             If there is no such level, or no such chunk in it.
         """
-        grid = self.level(level).grid
-        place = tuple(map(operator.index, index))
-        if not grid.holds(place):
-            raise IndexError(
-                f"chunk: level {level} of {self.name!r} has {grid.counts} chunks, got {place}"
-            )
-        return ChunkKey(self.identity, level, place)
+        (key,) = self.keys(level, [index])
+        return key
+
+    def keys(self, level: int, indices: Iterable[Sequence[int]]) -> list[ChunkKey]:
+        """Return the keys of some of the view's own chunks; see `key`."""
+        grid, identity, keys = self.level(level).grid, self.identity, []
+        for index in indices:
+            place = tuple(map(operator.index, index))
+            if not grid.holds(place):
+                raise IndexError(
+                    f"chunk: level {level} of {self.name!r} has {grid.counts} chunks, got {place}"
+                )
+            keys.append(ChunkKey(identity, level, place))
+        return keys
 
     def walk(self, level: int, box: Box, order: Iterable[Index] | None = None) -> Iterator[Index]:
         """Walk the chunks that cover ``box``.

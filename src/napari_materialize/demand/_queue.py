@@ -152,6 +152,9 @@ class Queue[K: Hashable]:
             job = Job(request, next(self._numbers), own, phase, needed=needed, begins=begins)
             self._jobs[request.key] = job
             self._enter(job)
+            claim = Claim(job, next(self._numbers), rank, parent)
+            job.claims[claim.number] = claim  # whose rank it has
+            return claim
         claim = Claim(job, next(self._numbers), rank, parent)
         job.claims[claim.number] = claim
         self._rerank(job)

@@ -5,6 +5,7 @@ Owns how much is asked for at a time, and every way a job can end before its end
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 import threading
@@ -43,6 +44,9 @@ threads wait for each other makes nothing slow."""
 
 COMPUTES = 0.2
 """The share of its time that a write has to be at work itself, to count as busy with it."""
+
+LOOKS = 4
+"""Of so many writes that share is measured once, by a clock that is the system's to read."""
 
 BLOCK_HOLDS = 0.02
 """Seconds for which a block's size, once asked for, is not asked for again."""
@@ -106,6 +110,7 @@ class Run:
         """Seconds that a chunk takes to write, as measured."""
         self._share = 1.0
         """The share of them that the thread is at work itself, and does not wait for the store."""
+        self._looks = itertools.cycle([True] + [False] * (LOOKS - 1))
         found = plan.chunks - todo.chunks
         self._tally = Tally(todo.chunks, self._lock, self._note, found)
         self.seen = Extremes(plan.levels[0].array) if plan.document.wants_windows else None
@@ -246,6 +251,8 @@ class Run:
 
     def _feed(self) -> None:
         """Claim chunks while there is room."""
+        if not self._may_ask(self._unit):
+            return
         me = threading.get_ident()
         if me in self._feeders:  # a claim was fulfilled at once: the loop below goes on anyway
             return
@@ -262,14 +269,20 @@ class Run:
         """Return what to ask for next, if there is something and room for it."""
         with self._lock:
             unit = self._unit
-            if unit is None or self._stop.is_set():
+            if unit is None or not self._may_ask(unit):
                 return None
-            room, more = self._limit * unit.full, len(unit.chunks)
-            if self._asked + more > room or self._asked + self._arrived + more > 2 * room:
-                return None
-            self._asked += more
+            self._asked += len(unit.chunks)
             self._unit = next(self._walk, None)
             return unit
+
+    def _may_ask(self, unit: _Unit | None) -> bool:
+        """Whether there is room for a unit. Without the lock it may be wrong, but not after the
+        last change: who made that looks again.
+        """
+        if unit is None or self._stop.is_set():
+            return False
+        room, more = self._limit * unit.full, len(unit.chunks)
+        return self._asked + more <= room and self._asked + self._arrived + more <= 2 * room
 
     def _claim(self, unit: _Unit) -> None:
         claims = self._service.claim_all(
@@ -316,14 +329,17 @@ class Run:
         with self._lock:
             writes = not late and not self._stop.is_set()
             self._writing += writes
-        began, worked = time.perf_counter(), time.thread_time()
+        looks = next(self._looks)
+        began, worked = time.perf_counter(), time.thread_time() if looks else 0.0
         try:
             if writes:
                 self._take(unit, claim)
-                took, worked = time.perf_counter() - began, time.thread_time() - worked
+                took = time.perf_counter() - began
                 pace = took if self._pace is None else self._pace
                 self._pace = min(took, pace + SLOWER * (took - pace))
-                self._share += SLOWER * (min(1.0, worked / max(took, 1e-9)) - self._share)
+                if looks:
+                    share = min(1.0, (time.thread_time() - worked) / max(took, 1e-9))
+                    self._share += LOOKS * SLOWER * (share - self._share)
         except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
             self._fail(error)
         finally:

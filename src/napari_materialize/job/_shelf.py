@@ -18,7 +18,7 @@ from napari_materialize.journal import checksum
 from napari_materialize.stores import ReadableStore
 
 if TYPE_CHECKING:
-    from napari_materialize.geometry import Index
+    from napari_materialize.geometry import Box, ChunkGrid, Index
     from napari_materialize.plan import LevelPlan, Plan
 
 __all__ = ["Shelf", "shelves"]
@@ -45,17 +45,19 @@ class Shelf:
         viewed = plan.view.levels[level.level]
         cover = viewed.grid.indices(level.box)
         self._stored = Stored(plan, keep_shards=0)
-        self._position, self._offset, self._box = level.position, level.offset, level.box
+        self._position, self._offset = level.position, level.offset
         self._grid, self._dtype = viewed.grid, viewed.dtype
         self._first = cover.start
+        self._whole = _whole_chunks(self._grid, level.box)
         self._sums = np.zeros(cover.shape, np.uint32)
         self._there = np.zeros(cover.shape, np.bool)
         self._lock = threading.Lock()
 
     def note(self, index: Index, voxels: np.ndarray) -> None:
         """Take note of a chunk that was handed on to be written, if it is written whole."""
-        if not self._box.contains(self._grid.box(index)):
-            return
+        for at, low, high in zip(index, *self._whole, strict=True):
+            if not low <= at < high:
+                return
         place, crc = self._place(index), _crc(voxels)
         with self._lock:
             self._sums[place], self._there[place] = crc, True
@@ -98,7 +100,19 @@ def shelves(plan: Plan) -> dict[int, Shelf]:
     return {each.position: Shelf(plan, each) for each, cover in covers if cover.size <= MOST_CHUNKS}
 
 
+def _whole_chunks(grid: ChunkGrid, box: Box) -> tuple[Index, Index]:
+    """Return the first chunk along each axis all of which lies in a box, and the first beyond."""
+    first = tuple(-(-low // size) for low, size in zip(box.start, grid.chunks, strict=True))
+    ends = zip(box.stop, grid.shape, grid.chunks, grid.counts, strict=True)
+    stop = tuple(
+        # the last chunk of the grid is clipped to it
+        count if high >= shape else high // size
+        for high, shape, size, count in ends
+    )
+    return first, stop
+
+
 def _crc(voxels: np.ndarray) -> int:
-    voxels = np.ascontiguousarray(voxels)
+    flags = voxels.flags
     # one that may be written to is not taken for bytes as it is
-    return checksum(voxels.tobytes() if voxels.flags.writeable else voxels)
+    return checksum(voxels if flags.c_contiguous and not flags.writeable else voxels.tobytes())

@@ -274,6 +274,6 @@ class Journal:
 def _file_line(position: int, file: Index, state: FileState, size: int, crc: int) -> bytes:
     place = ",".join(map(str, file))
     if state is FileState.WRITTEN:  # most are, and a job writes many
-        body = f"w {position} {place} {size:x} {crc:x}".encode()
+        body = b"w %d %s %x %x" % (position, place.encode(), size, crc)
         return b"%s %08x\n" % (body, zlib.crc32(body))
     return _line(_LETTERS[state], f"{position} {place}")

@@ -11,6 +11,7 @@ time; this takes what the file and its decompression take.
 from __future__ import annotations
 
 import math
+import operator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -68,9 +69,11 @@ class PlainReader:
     def whole(self, index: Index) -> np.ndarray:
         """Return the voxels of a chunk of the grid, clipped to the array."""
         chunk = self._chunk(index)
-        if chunk is None:
-            return np.full(self.grid.box(index).shape, self.fill, self.way.stored)
+        if chunk is not None and self._never_clipped:
+            return chunk
         shape = self.grid.box(index).shape
+        if chunk is None:
+            return np.full(shape, self.fill, self.way.stored)
         return chunk if shape == self.grid.chunks else chunk[tuple(map(slice, shape))]
 
     def key(self, index: Index) -> str:
@@ -103,6 +106,10 @@ class PlainReader:
             return self._decode(data)
         except (RuntimeError, ValueError) as error:
             raise DamagedChunk(f"its {self.way.compressor} is damaged ({error})") from error
+
+    @cached_property
+    def _never_clipped(self) -> bool:
+        return not any(map(operator.mod, self.grid.shape, self.grid.chunks))
 
     @cached_property
     def _size(self) -> int:

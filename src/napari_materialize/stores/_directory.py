@@ -111,6 +111,9 @@ class DirectoryStore:
             raise TargetError(f"target: a folder's path is needed, got {text!r}; name one")
         self._path = Path(os.path.abspath(text))  # noqa: PTH100 (Path.resolve would follow links)
         self._root = None if root is None else Path(root).resolve()
+        self._text = str(self._path)
+        self._lead = self._text.rstrip(os.sep)
+        """What the path of a folder inside begins with; pathlib costs a tenth of a write."""
         if (found := _in_the_way(self._path)) is not None:
             raise TargetError(f"target {self._path}: must be a folder or nothing yet, {found}")
         self._check_inside(self._path)
@@ -368,14 +371,14 @@ class DirectoryStore:
             If the file could not be written; what was under its name before is still there.
         """
         *folders, name = segments(path)
-        folder = os.path.join(self._path, *folders)  # noqa: PTH118 (pathlib costs a tenth of a write)
+        folder = os.sep.join((self._lead, *folders)) if folders else self._text  # noqa: PTH118 - above
         target = f"{folder}{os.sep}{name}"
         # another process or a forked one must not meet this name: the counter alone would repeat
         unique = f"{os.getpid()}-{self._token}-{next(self._count)}"
         temporary = f"{folder}{os.sep}{TEMPORARY}{unique}"
         try:
             self._write_new(folder, temporary, data)
-            os.replace(temporary, target)  # noqa: PTH105 (see above)
+            os.replace(temporary, target)  # noqa: PTH105 - faster than Path
         except BaseException as error:
             with contextlib.suppress(OSError):  # it may not have come into being; `error` is told
                 os.unlink(temporary)  # noqa: PTH108 - faster than Path
