@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Self
 from napari_materialize.errors import ChunkError, ClaimReleased, EngineClosed, named
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     import numpy as np
 
     from napari_materialize.stages import ChunkKey
 
-__all__ = ["ChunkClaim", "failure"]
+__all__ = ["ChunkClaim", "failure", "finish"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,9 +40,16 @@ class ChunkClaim:
     [[2, 3], [6, 7], [10, 11]]
     """
 
-    def __init__(self, key: ChunkKey, release: Callable[[ChunkClaim], None]) -> None:
+    def __init__(
+        self,
+        key: ChunkKey,
+        release: Callable[[ChunkClaim], None],
+        together: Callable[[list[ChunkClaim]], None] | None = None,
+    ) -> None:
         self.key = key
         """Which chunk: the stage's identity, the level, and the place in the chunk grid."""
+        self.together = together
+        """Who is told of all its claims at once that are over at once."""
         self._release = release
         self._lock = threading.Lock()
         self._over: threading.Event | None = None
@@ -130,9 +137,14 @@ class ChunkClaim:
 
     def _finish(self, value: np.ndarray | None, error: BaseException | None) -> None:
         """Hand the outcome over; only the first one counts. Never called under a lock."""
+        if self._end(value, error) and self.together is not None:
+            tell([self])
+
+    def _end(self, value: np.ndarray | None, error: BaseException | None) -> bool:
+        """Do the same, but for who is told of several; whether it was not over before."""
         with self._lock:
             if self._done:
-                return
+                return False
             self._value, self._error, self._done = value, error, True
             over, callbacks = self._over, self._callbacks
             self._callbacks = []
@@ -143,6 +155,7 @@ class ChunkClaim:
                 callback(self)
             except Exception:  # noqa: BLE001 - a callback's, in a thread of the engine
                 _log.exception("a callback of a claim on chunk %s failed", self.key.chunk)
+        return True
 
     def _exception(self) -> BaseException:
         """Return an exception of its own for each reader, since raising one changes it."""
@@ -160,6 +173,29 @@ class ChunkClaim:
 
     def __exit__(self, *exc: object) -> None:
         self.release()
+
+
+def finish(outcomes: Iterable[tuple[ChunkClaim, np.ndarray | None, BaseException | None]]) -> None:
+    """Hand outcomes over, in their order; see `ChunkClaim._finish`."""
+    ended: list[ChunkClaim] = []
+    for claim, value, error in outcomes:
+        if ended and claim.together is not ended[0].together:
+            tell(ended)
+            ended = []
+        if claim._end(value, error) and claim.together is not None:
+            ended.append(claim)
+    if ended:
+        tell(ended)
+
+
+def tell(claims: list[ChunkClaim]) -> None:
+    """Tell who is told of all of some claims, the same of each, that they are over."""
+    together = claims[0].together
+    assert together is not None
+    try:
+        together(claims)
+    except Exception:  # noqa: BLE001 - a callback's, in a thread of the engine
+        _log.exception("a callback of claims on %d chunks failed", len(claims))
 
 
 def failure(title: str, key: ChunkKey, cause: BaseException) -> ChunkError:

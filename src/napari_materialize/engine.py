@@ -178,12 +178,17 @@ class Engine:
         background: bool = False,
         priority: int = 0,
         cancel: threading.Event | None = None,
+        together: Callable[[list[ChunkClaim]], None] | None = None,
     ) -> list[ChunkClaim]:
-        """Ask for several chunks of a level before any of them is begun; see `claim`."""
+        """Ask for several chunks of a level before any of them is begun; see `claim`.
+
+        ``together`` is called with all of them that are over at once, in an engine's thread; those
+        given up too, though not with others. It must be short, as any callback of a claim.
+        """
         if cancel is not None and not isinstance(cancel, threading.Event):
             raise OptionError(f"cancel: a threading.Event is expected, got {cancel!r}")
         _check_view(view)
-        claims = [ChunkClaim(key, self._release) for key in view.keys(level, indices)]
+        claims = [ChunkClaim(key, self._release, together) for key in view.keys(level, indices)]
         self._arriving += not background
         try:
             with self._lock:
@@ -198,14 +203,14 @@ class Engine:
 
     def release_all(self, claims: Iterable[ChunkClaim]) -> None:
         """Release many claims: a few at a time, so that a client that asks meanwhile gets in."""
-        left = [claim for claim in claims if claim.mark_released()]
+        left, may = [claim for claim in claims if claim.mark_released()], False
         while left:
             some, left = left[:RELEASED_AT_A_TIME], left[RELEASED_AT_A_TIME:]
             with self._lock:
                 for claim in some:
-                    self._dispatch.release(claim)
+                    may = self._dispatch.release(claim) or may
                 # what these would have been followed by may be about to be released too
-                starts = [] if left else self._runner.start()
+                starts = self._runner.start() if may and not left else []
             self._runner.hand_over([], starts)
             for claim in some:
                 claim.tell_released()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Pace"]
 
-RUN, RUN_BYTES, RUN_SECONDS = 8, 2**21, 1e-2
+RUN, RUN_BYTES, RUN_SECONDS = 16, 2**21, 1e-2
 """Chunks that are read and computed in one go: how many at most, what they may hold that would not
 be held if each were written before the next is read, and how long a client may have to wait."""
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from napari_materialize.claims import failure
+from napari_materialize.claims import failure, finish
 from napari_materialize.dispatch import COMPUTE, NOTHING, READ, Along, Dispatch, Outcome, Start
 from napari_materialize.ops import Abandoned
 
@@ -247,8 +247,7 @@ class Runner:
     def _tell(self, outcomes: Sequence[Outcome]) -> None:
         if len(outcomes) > 1:
             outcomes = sorted(outcomes, key=_is_background)
-        for claim, value, error, _ in outcomes:
-            claim._finish(value, error)
+        finish(outcome[:3] for outcome in outcomes)
         given_up = self.dispatch.given_up
         while given_up:
             try:

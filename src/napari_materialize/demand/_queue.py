@@ -152,12 +152,10 @@ class Queue[K: Hashable]:
             job = Job(request, next(self._numbers), own, phase, needed=needed, begins=begins)
             self._jobs[request.key] = job
             self._enter(job)
-            claim = Claim(job, next(self._numbers), rank, parent)
-            job.claims[claim.number] = claim  # whose rank it has
-            return claim
         claim = Claim(job, next(self._numbers), rank, parent)
         job.claims[claim.number] = claim
-        self._rerank(job)
+        if len(job.claims) > 1:  # the first has the job's rank
+            self._rerank(job)
         return claim
 
     def _rerank(self, changed: Job[K]) -> None:

@@ -13,6 +13,8 @@ from napari_materialize.journal import FileState, Sums, checksum
 from napari_materialize.stores import KeptStore
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
     from napari_materialize.geometry import Index
     from napari_materialize.journal import Journal, Ledger, Seen
     from napari_materialize.plan import Plan
@@ -106,6 +108,10 @@ class Keeper:
         if self.journal is not None:
             self.journal.note(position, file, FileState.WRITTEN, size, crc)
         self.sums[position].add(file, size, crc)
+
+    def together(self) -> AbstractContextManager[None]:
+        """Take note of all files of a moment in one go, when it is over."""
+        return contextlib.nullcontext() if self.journal is None else self.journal.together()
 
     def _put(self, path: str, data: bytes) -> None:
         for wait in WAITS:

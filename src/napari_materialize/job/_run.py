@@ -88,7 +88,7 @@ class Run:
         self._changed = threading.Condition(self._lock)
         self._stop = threading.Event()
         self._writing = 0
-        """Chunks that are being written."""
+        """Portions of chunks that are being written."""
         self._when_quiet: Callable[[], None] | None = None
         self._beaten = time.monotonic()
         self._said = time.monotonic() - TELL_EVERY
@@ -291,67 +291,81 @@ class Run:
             unit.chunks,
             background=True,
             cancel=self._plan.options.cancel,
+            together=partial(self._arrive, unit),
         )
         with self._lock:
             self._claims.update(claims)
-        for claim in claims:
-            if self._stop.is_set():
-                claim.release()
-            claim.add_done_callback(partial(self._arrive, unit))
+            # who was told of them already is told no more
+            self._claims.difference_update([claim for claim in claims if claim.done])
+        if self._stop.is_set():
+            self._service.release_all(claims)
 
-    def _arrive(self, unit: _Unit, claim: ChunkClaim) -> None:
-        """Take a chunk that is there, or failed; hand it on to be written."""
+    def _arrive(self, unit: _Unit, claims: list[ChunkClaim]) -> None:
+        """Take chunks that are there, or failed; hand them on to be written."""
+        quick = None if self._pace is None else self._pace < QUICK_WRITE
         with self._lock:
-            self._claims.discard(claim)
-            self._asked -= 1
-            if claim.released:
+            self._claims.difference_update(claims)
+            self._asked -= len(claims)
+            there = [claim for claim in claims if not claim.released]
+            if len(there) < len(claims):
                 # given up by the job itself, or by the engine because the cancel event was set
                 if not self._stop.is_set():
                     self._cancelled = True
                     self._stop.set()
                 self._changed.notify_all()
-                return
-            self._arrived += 1
-            # a failure may stop the job: what came before it is written first, what comes after not
-            late = self._failing > 0 and self._plan.options.on_error == "raise"
-            self._failing += claim.failed
-            in_turn = claim.failed and self._arrived - self._writing > 1
-        self._service.run_writer(
-            partial(self._deal, unit, claim, late=late),
-            quick=None if self._pace is None else self._pace < QUICK_WRITE,
-            computes=self._share > COMPUTES,
-            in_turn=in_turn,
-        )
+            self._arrived += len(there)
+            together = quick and not any(claim.failed for claim in there)
+            portions = [there] if together else [[claim] for claim in there]
+            works = [(self._portion(unit, each), self._in_turn(each)) for each in portions if each]
+        for work, in_turn in works:
+            self._service.run_writer(
+                work, quick=quick, computes=self._share > COMPUTES, in_turn=in_turn
+            )
         self._feed()
 
-    def _deal(self, unit: _Unit, claim: ChunkClaim, *, late: bool) -> None:
-        """Write a chunk, unless it came too ``late``; in a writer's thread."""
+    def _portion(self, unit: _Unit, claims: list[ChunkClaim]) -> Callable[[], None]:
+        """Return what there is to do for chunks that are written by one thread; with the lock."""
+        # a failure may stop the job: what came before it is written first, what comes after not
+        late = self._failing > 0 and self._plan.options.on_error == "raise"
+        self._failing += sum(claim.failed for claim in claims)
+        return partial(self._deal, unit, claims, late=late)
+
+    def _in_turn(self, claims: list[ChunkClaim]) -> bool:
+        """Whether a failure has to wait for what is to be written before it; with the lock."""
+        return claims[0].failed and self._arrived - self._writing > 1
+
+    def _deal(self, unit: _Unit, claims: list[ChunkClaim], *, late: bool) -> None:
+        """Write chunks, unless they came too ``late``; in a writer's thread."""
         with self._lock:
             writes = not late and not self._stop.is_set()
             self._writing += writes
-        looks = next(self._looks)
-        began, worked = time.perf_counter(), time.thread_time() if looks else 0.0
+        worked = time.thread_time() if (looks := next(self._looks)) else 0.0
+        began = time.perf_counter()
         try:
             if writes:
-                self._take(unit, claim)
+                self._take_all(unit, claims)
                 took = time.perf_counter() - began
-                pace = took if self._pace is None else self._pace
-                self._pace = min(took, pace + SLOWER * (took - pace))
+                self._note_pace(took / len(claims))
                 if looks:
                     share = min(1.0, (time.thread_time() - worked) / max(took, 1e-9))
                     self._share += LOOKS * SLOWER * (share - self._share)
         except Exception as error:  # noqa: BLE001 - whatever it is ends the job, not the thread
             self._fail(error)
         finally:
-            claim.release()
-            self._dealt(failed=claim.failed, wrote=writes)
+            self._service.release_all(claims)
+            failed = sum(claim.failed for claim in claims)
+            self._dealt(len(claims), failed=failed, wrote=writes)
         self._feed()
 
-    def _dealt(self, *, failed: bool = False, wrote: bool = True) -> None:
-        """Take note that a chunk that was there is dealt with."""
+    def _note_pace(self, took: float) -> None:
+        pace = took if self._pace is None else self._pace
+        self._pace = min(took, pace + SLOWER * (took - pace))
+
+    def _dealt(self, count: int = 1, *, failed: int = 0, wrote: bool = True) -> None:
+        """Take note that chunks that were there are dealt with."""
         call = None
         with self._lock:
-            self._arrived -= 1
+            self._arrived -= count
             self._failing -= failed
             self._writing -= wrote
             if not self._writing:
@@ -360,6 +374,16 @@ class Run:
                 self._changed.notify_all()
         if call is not None:
             call()
+
+    def _take_all(self, unit: _Unit, claims: list[ChunkClaim]) -> None:
+        if len(claims) == 1:
+            self._take(unit, claims[0])
+            return
+        with self._keeper.together():
+            for claim in claims:
+                if self._stop.is_set():
+                    return
+                self._take(unit, claim)
 
     def _take(self, unit: _Unit, claim: ChunkClaim) -> None:
         written, index = self._written[unit.level.position], claim.key.chunk

@@ -37,8 +37,9 @@ class ChunkService(Protocol):
         background: bool = False,
         priority: int = 0,
         cancel: threading.Event | None = None,
+        together: Callable[[list[ChunkClaim]], None] | None = None,
     ) -> list[ChunkClaim]:
-        """Ask for chunks, before any of them is begun."""
+        """Ask for chunks, before any of them is begun; ``together`` is told which are over."""
 
     def release_all(self, claims: Iterable[ChunkClaim]) -> None:
         """Let chunks go."""

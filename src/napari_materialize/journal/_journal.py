@@ -4,8 +4,10 @@ A line is a kind, its content and a checksum of both. A line that is torn, since
 killed or the disk was full, is passed over: it says nothing, and what it would have said is done
 once more. A later line of a file counts, not an earlier one.
 
-A process that is killed loses no line of a journal that is a file: each is handed to the operating
-system as it is made. Where files cannot grow, lines are put in batches, and the last batch is lost.
+A process that is killed loses the lines of a moment at most of a journal that is a file: each is
+handed to the operating system as it is made, or with those of the chunks that are written in the
+same go, if that takes no longer. Where files cannot grow, lines are put in batches, and the last
+batch is lost.
 """
 
 from __future__ import annotations
@@ -192,6 +194,8 @@ class Journal:
         self._batches = batches
         self._lock = threading.Lock()
         self._waiting: list[bytes] = []
+        self._together = 0
+        """How many collect what they note, to add it at once."""
         self._since = time.monotonic()
         self._torn = True
         """Whether the last line may not be whole: a new one begins behind a line's end."""
@@ -236,9 +240,9 @@ class Journal:
     def _add(self, line: bytes) -> None:
         if self._grows is not None:
             with self._lock:
-                torn, self._torn = self._torn, True
-                self._grows.append(JOURNAL, b"\n" + line if torn else line)
-                self._torn = False
+                self._waiting.append(line)
+                if not self._together:
+                    self._append(self._grows)
             return
         with self._lock:
             self._waiting.append(line)
@@ -246,6 +250,36 @@ class Journal:
             if len(self._waiting) < BATCH and old < SECONDS:
                 return
         self.flush()
+
+    @contextlib.contextmanager
+    def together(self) -> Iterator[None]:
+        """Add what is noted while the context is open in one piece, at its end or before.
+
+        For what takes a moment, since whoever is killed meanwhile makes these files anew.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be written.
+        """
+        with self._lock:
+            self._together += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._together -= 1
+                if self._grows is not None:
+                    self._append(self._grows)
+
+    def _append(self, store: AppendStore) -> None:
+        """Add what waits to a journal that grows; with the lock."""
+        if not self._waiting:
+            return
+        lines, self._waiting = self._waiting, []
+        torn, self._torn = self._torn, True
+        store.append(JOURNAL, b"".join([b"\n", *lines] if torn else lines))
+        self._torn = False
 
     def _next_batch(self) -> str:
         with self._lock:
@@ -256,6 +290,8 @@ class Journal:
     def flush(self) -> None:
         """Put what waits."""
         with self._lock:
+            if self._grows is not None:
+                self._append(self._grows)
             lines, self._waiting = self._waiting, []
         if lines:
             self._store.put(self._next_batch(), b"".join(lines))
