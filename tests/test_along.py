@@ -400,10 +400,10 @@ def test_a_row_is_as_long_as_chunks_are_small_and_quick():
         return pace.run(stage, 0)
 
     assert run(16, None) == 1  # nobody knows yet what it takes
-    assert run(16, 1e-4) == 8
+    assert run(16, 1e-4) == 16
     assert run(16, 1e-3) == 4
     assert run(16, 8e-3) == 1
-    assert [run(side, 1e-6) for side in (256, 512, 1024)] == [8, 4, 1]
+    assert [run(side, 1e-6) for side in (256, 512, 1024)] == [16, 4, 1]
     assert run(16, 1e-6, memory=600) == 2
     assert run(16, 1e-6, lanes=32) == 2
 

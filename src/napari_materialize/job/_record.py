@@ -79,12 +79,14 @@ class Record:
         self._earlier: list[Mapping[str, Any]] = []
         # made before anything is: a plan whose documents cannot be written is refused with nothing
         # touched
-        self._documents({"status": "running", "started": self._started})
+        self._first = self._documents({"status": "running", "started": self._started})
 
     def put_first(self, earlier: list[Mapping[str, Any]]) -> None:
         """Write the metadata of a job that begins; ``earlier``: jobs that wrote here before."""
         self._earlier = earlier
-        self._put(self._documents({"status": "running", "started": self._started}))
+        if earlier:
+            self._first = self._documents({"status": "running", "started": self._started})
+        self._put(self._first)
 
     def put_end(
         self, status: str, done: Materialized, seen: Extremes | None, sums: Mapping[int, Sums]

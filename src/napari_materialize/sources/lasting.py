@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Lasting"]
 
-PROBED_BYTES, MOST_PROBED = 2**22, 64
+PROBED_BYTES, MOST_PROBED = 2**21, 64
 """Of each image so many bytes of voxels are looked at, or so many chunks if that is less; one chunk
 at least."""
 
@@ -114,7 +114,7 @@ def probed(level: Level) -> Iterator[Index]:
     >>> list(probed(Level((4, 6), "u1", (2, 3))))
     [(0, 0), (0, 1), (1, 0), (1, 1)]
     >>> len(list(probed(Level((5000, 5000, 5000), "u2", (64, 64, 64)))))
-    8
+    4
     """
     counts = level.grid.counts
     size = math.prod(level.chunks) * level.dtype.itemsize
