@@ -323,6 +323,17 @@ def test_links_within_a_container_are_followed(tmp_path: Path) -> None:
         np.testing.assert_array_equal(source.read(0, Box((0, 0), (2, 2))), voxels)
 
 
+def test_a_link_out_of_a_folder_that_was_looked_at_is_refused(tmp_path: Path) -> None:
+    folder = write(tmp_path / "a.zarr", image(scaled("0", [1, 1])))
+    (tmp_path / "secret").write_bytes(bytes(8))
+    (folder / "0" / "0.0").write_bytes(np.arange(4, dtype="<i2").tobytes())
+    (folder / "0" / "0.1").symlink_to("../../secret")
+    source = open_source(folder)
+    assert source.read(0, Box((0, 0), (2, 2))).any()  # its folder is known now
+    with pytest.raises(StoreError, match="a link leads out of"):
+        source.read(0, Box((0, 2), (2, 4)))
+
+
 def test_a_shard_whose_index_lies(tmp_path: Path) -> None:
     files = sharded(4, 2)
     index = struct.pack("<8Q", 0, 8, 2**40, 8, 0, 2**50, 2**63, 2**63)

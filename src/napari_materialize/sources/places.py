@@ -6,6 +6,7 @@ what leads out of a container. It knows no format: `folder` says which documents
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -104,6 +105,9 @@ class LocalPlace:
     container: Path | None = None
     """What no link may lead out of; the folder itself if left out."""
 
+    _seen: set[str] = field(default_factory=set, init=False, compare=False, repr=False)
+    """Folders of chunks that were found to lie in it."""
+
     def __str__(self) -> str:
         return self.text
 
@@ -174,8 +178,7 @@ class LocalPlace:
         """Return a file or a part of it."""
         path = f"{self.folder}/{key}"
         try:
-            # a pipe that nobody writes to would be waited for
-            handle = os.open(path, os.O_RDONLY | _AT_ONCE)
+            handle, linked = _open(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except OSError as error:
@@ -184,9 +187,13 @@ class LocalPlace:
             there = os.fstat(handle)
             if not stat.S_ISREG(there.st_mode):
                 raise _unreadable(path, "it is no regular file")
-            real = _real(path, handle)
-            if real != path and not _inside(real, str(self._container)):
-                raise _unreadable(path, f"a link leads out of {self._container}")
+            inner = path.rpartition("/")[0]
+            if linked or inner not in self._seen:
+                real = _real(path, handle)
+                if real != path and not _inside(real, str(self._container)):
+                    raise _unreadable(path, f"a link leads out of {self._container}")
+                if not linked:
+                    self._remember(inner)
             begin = max(0, there.st_size + start) if start < 0 else start
             end = there.st_size if stop is None else min(stop, there.st_size)
             if end - begin > most:
@@ -199,6 +206,12 @@ class LocalPlace:
             raise _unreadable(path, error.strerror or str(error), error.errno) from error
         finally:
             os.close(handle)
+
+    def _remember(self, inner: str) -> None:
+        """Take note of a folder inside that no link leads out through: one look at it is enough."""
+        if len(self._seen) >= _MOST_SEEN:
+            self._seen.clear()
+        self._seen.add(inner)
 
     def folders(self) -> list[Place]:
         """Return the folders inside."""
@@ -217,6 +230,23 @@ class LocalPlace:
 
 
 _AT_ONCE = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+"""How a file is opened: a pipe that nobody writes to would be waited for."""
+
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+
+_MOST_SEEN = 4096
+"""Folders of chunks that are remembered."""
+
+
+def _open(path: str) -> tuple[int, bool]:
+    """Open a file; return its handle, and whether it may be a link that leads anywhere."""
+    if _NO_LINK:
+        try:
+            return os.open(path, os.O_RDONLY | _AT_ONCE | _NO_LINK), False
+        except OSError as error:
+            if error.errno not in (errno.ELOOP, errno.EMLINK):  # the second is FreeBSD's
+                raise
+    return os.open(path, os.O_RDONLY | _AT_ONCE), True
 
 
 def _real(path: str, handle: int) -> str:
