@@ -293,6 +293,7 @@ class Engine:
         work: Callable[[], None],
         *,
         quick: bool | None = None,
+        seconds: float | None = None,
         computes: bool = True,
         in_turn: bool = False,
         more: bool = False,
@@ -301,9 +302,12 @@ class Engine:
 
         Where it is ``quick``, or ``computes`` more than it waits and all cores have work, a thread
         of background work that asks for it does it itself, at once, unless it has to be begun
-        ``in_turn``. ``more``: it comes of other such work, and says nothing of the time that takes.
+        ``in_turn``. ``seconds``: what it takes for each chunk, as far as known. ``more``: it comes
+        of other such work, and says nothing of the time that takes.
         """
-        self._runner.write(work, quick=quick, computes=computes, in_turn=in_turn, more=more)
+        self._runner.write(
+            work, quick=quick, seconds=seconds, computes=computes, in_turn=in_turn, more=more
+        )
 
     def remember(self, view: View, level: int, place: WrittenChunks) -> None:
         """Let clients read chunks of a view back from where a job writes them; see `written`."""

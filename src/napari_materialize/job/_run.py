@@ -319,7 +319,11 @@ class Run:
             works = [(self._portion(unit, each), self._in_turn(each)) for each in portions if each]
         for work, in_turn in works:
             self._service.run_writer(
-                work, quick=quick, computes=self._share > COMPUTES, in_turn=in_turn
+                work,
+                quick=quick,
+                seconds=self._pace,
+                computes=self._share > COMPUTES,
+                in_turn=in_turn,
             )
         self._feed()
 

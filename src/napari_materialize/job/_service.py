@@ -58,15 +58,17 @@ class ChunkService(Protocol):
         work: Callable[[], None],
         *,
         quick: bool | None = None,
+        seconds: float | None = None,
         computes: bool = True,
         in_turn: bool = False,
         more: bool = False,
     ) -> None:
         """Run work that encodes and stores: soon, or at once where that is as well.
 
-        ``quick``: it takes no longer than a hand-over. ``computes``: it keeps a core busy, and does
-        not wait for a server. ``in_turn``: after what was handed over before. ``more``: it comes of
-        other such work, and says nothing of the time that takes.
+        ``quick``: it takes no longer than a hand-over. ``seconds``: what it takes for each chunk,
+        as far as known. ``computes``: it keeps a core busy, and does not wait for a server.
+        ``in_turn``: after what was handed over before. ``more``: it comes of other such work, and
+        says nothing of the time that takes.
         """
 
     def forget_failures(self, view: View) -> None:
