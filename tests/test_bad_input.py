@@ -161,8 +161,8 @@ OPTIONS = {
     "pyramid": (["--pyramid", "all"], r"--pyramid: a whole number, 0 or more, got 'all'"),
     "pyramid of levels": (["--pyramid", "99"], r"pyramid: at most \d+ coarser levels"),
     "dask": (["--dask", "tcp://host:8786"], r"--dask: is not built yet"),
-    # what typer refuses
-    "unknown option": (["--colour", "red"], r"no such option: --colour.*run --help"),
+    # what click refuses
+    "unknown option": (["--colour", "red"], r"no such option '--colour'.*run --help"),
     "option without its value": (["--box"], r"'--box' requires an argument.*--help"),
     "argument too many": (["third"], r"extra argument.*third"),
 }

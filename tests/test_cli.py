@@ -18,10 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+import click
 import numpy as np
 import pytest
 import tensorstore
-import typer
 import yaozarrs
 import zarr
 from scipy import ndimage
@@ -262,7 +262,7 @@ def test_failing_chunks_are_collected(image: np.ndarray, capfd: Capture) -> None
 
 def end_with(work: Callable[[dict[str, Any]], int], capfd: Capture, **options: bool) -> Ended:
     """End a command that does ``work``."""
-    with pytest.raises(typer.Exit) as ended:
+    with pytest.raises(click.exceptions.Exit) as ended:
         conclude(work, **options)
     return Ended(ended.value.exit_code, *capfd.readouterr())
 

@@ -44,13 +44,13 @@ def loaded_by(code: str, folder: Path) -> set[str]:
 
 def test_importing_the_package_loads_nothing_heavy(tmp_path: Path) -> None:
     loaded = loaded_by("import napari_materialize", tmp_path)
-    heavy = {"onnxruntime", "zarr", "scipy", "tensorstore", "typer", "rich", "pydantic"}
+    heavy = {"onnxruntime", "zarr", "scipy", "tensorstore", "click", "rich", "pydantic"}
     assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | heavy)
     assert "napari_materialize" in loaded
 
 
 def test_importing_the_command_line_loads_no_gui(tmp_path: Path) -> None:
-    loaded = loaded_by("import napari_materialize.cli", tmp_path)
+    loaded = loaded_by("import napari_materialize.cli.app", tmp_path)
     assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | {"onnxruntime", "zarr", "scipy"})
 
 
@@ -80,8 +80,28 @@ def test_a_job_on_the_command_line_runs_without_a_gui(tmp_path: Path) -> None:
     )
     loaded = loaded_by(code, tmp_path)
     assert (tmp_path / "again.zarr" / ".zattrs").is_file()
-    # zarr takes longer to import than all the rest, and has nothing to judge in a usual array
-    assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | {"onnxruntime", "zarr"})
+    # zarr takes longer to import than all the rest, and has nothing to judge in a usual array;
+    # typer brings pydantic, and metadata of packages email: as long as the job's own modules
+    slow = {"onnxruntime", "zarr", "numcodecs", "obstore", "scipy", "PIL", "typer", "pydantic"}
+    slow |= {"rich", "asyncio", "email", "http", "ssl", "importlib_metadata", "xml", "zoneinfo"}
+    assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | slow)
+
+
+PROGRAM = """
+import gc
+from napari_materialize.cli import main
+before = gc.get_threshold(), gc.get_freeze_count()
+assert main(["--version"]) == 0
+assert (gc.get_threshold(), gc.get_freeze_count()) == before
+sys.argv[1:] = ["--version"]
+assert main() == 0
+assert gc.get_freeze_count() > 10_000, gc.get_freeze_count()
+assert gc.isenabled()
+"""
+
+
+def test_only_a_program_keeps_what_it_loaded_out_of_the_garbage_collection(tmp_path: Path) -> None:
+    loaded_by(f"import sys\n{PROGRAM}", tmp_path)
 
 
 def documented_names() -> list[str]:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from napari_materialize.version import __version__
+
 if TYPE_CHECKING:
     from napari_materialize import errors, ops
     from napari_materialize._napari.live import add_view
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from napari_materialize.recipe import open_view
     from napari_materialize.stores import DirectoryStore, MemoryStore, WritableStore
     from napari_materialize.view import View
-
-__version__ = "0.1.0.dev0"
 
 _HOME = {
     "Box": "geometry",

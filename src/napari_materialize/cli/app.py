@@ -1,16 +1,15 @@
 """The program: its commands put together, and what is said of a line that cannot be read.
 
-Owns the entry point. What a command does and how it ends is its own module's and `outcome`'s.
+Owns what `main` calls. What a command does and how it ends is its own module's and `outcome`'s.
 """
 
 from __future__ import annotations
 
 import contextlib
-import sys
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 import napari_materialize
 from napari_materialize.cli.check_model import check_model
@@ -26,72 +25,52 @@ from napari_materialize.errors import NotedWarning
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["app", "main"]
-
-# Help without rich's panels: it costs half as much to show, and copies well.
-app = typer.Typer(rich_markup_mode=None, add_completion=False, pretty_exceptions_enable=False)
-app.command("run")(run)
-app.command("info")(info)
-app.command("verify")(verify)
-app.command("rerun")(rerun)
-app.command("ops")(list_ops)
-app.command("check-model")(check_model)
-app.command("demo")(demo)
+__all__ = ["app", "call"]
 
 
-@app.callback(invoke_without_command=True)
-def about(
-    context: typer.Context,
-    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
-) -> None:
+class _Commands(click.Group):
+    """The commands, listed in the order in which a person meets them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.commands)
+
+
+@click.group(cls=_Commands, invoke_without_command=True)
+@click.option("--version", is_flag=True, help="Show the version and exit.")
+@click.pass_context
+def app(context: click.Context, version: bool) -> None:
     """Browse a computation as if it were a stored image, and keep a box of it as OME-Zarr."""
     if version:
         say(f"{PROGRAM} {napari_materialize.__version__}")
-        raise typer.Exit(DONE)
+        raise click.exceptions.Exit(DONE)
     if context.invoked_subcommand is None:
         say(context.get_help())
-        raise typer.Exit(DONE)
+        raise click.exceptions.Exit(DONE)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command line; ``sys.argv`` if none is given.
+for command in (run, info, verify, rerun, list_ops, check_model, demo):
+    app.add_command(command)
 
-    Parameters
-    ----------
-    arguments : sequence of str, optional
-        Without the program's name.
 
-    Returns
-    -------
-    int
-        The exit code: 0 done, 1 failed, 2 bad input and nothing created, 3 done with failed
-        chunks, 130 stopped.
-
-    Examples
-    --------
-    >>> main(["--version"])
-    napari-materialize ...
-    0
-    """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    command = typer.main.get_command(app)
+def call(arguments: Sequence[str]) -> int:
+    """Run a command line, without the program's name; return the exit code."""
     with _warnings_on_one_line():
         try:
-            code = command.main(args=given, prog_name=PROGRAM, standalone_mode=False)
-        except typer.TyperException as error:
+            code = app.main(args=list(arguments), prog_name=PROGRAM, standalone_mode=False)
+        except click.ClickException as error:
             sentence = _usage(error)
             complain(sentence)
-            if "--json" in given:
+            if "--json" in arguments:
                 print_json({"status": "refused", "error": sentence})
             return REFUSED
     return int(code or DONE)
 
 
-def _usage(error: typer.TyperException) -> str:
+def _usage(error: click.ClickException) -> str:
     """Say what is wrong with a line, and where to look."""
     context = getattr(error, "ctx", None)
     place = context.command_path if context is not None else PROGRAM
-    message = error.format_message().rstrip(" .")
+    message = error.format_message().rstrip(" .?")
     return f"{message[:1].lower()}{message[1:]}; {place} --help says how it is called"
 
 

@@ -12,11 +12,19 @@ import time
 import warnings
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from napari_materialize.cli.outcome import DONE, Debug, Json, Report, conclude, show, table
+from napari_materialize.cli.outcome import (
+    DONE,
+    Report,
+    conclude,
+    debug_option,
+    json_option,
+    show,
+    table,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -32,17 +40,16 @@ SIDES = {2: 256, 3: 64}
 """Sides of the chunk that is tried where there is no source."""
 
 
+@click.command("check-model")
+@click.argument("model", metavar="MODEL", help="The .onnx file, or a folder with its description.")
+@click.option("--source", help="What it is to run on: an image to measure the halo on.")
+@click.option(
+    "--with", "parameters", help="Parameters of the op onnx, as in normalise=percentile:2,98."
+)
+@json_option
+@debug_option
 def check_model(
-    model: Annotated[str, typer.Argument(help="The .onnx file, or a folder with its description.")],
-    source: Annotated[
-        str | None, typer.Option(help="What it is to run on: an image to measure the halo on.")
-    ] = None,
-    parameters: Annotated[
-        str | None,
-        typer.Option("--with", help="Parameters of the op onnx, as in normalise=percentile:2,98."),
-    ] = None,
-    json: Json = False,
-    debug: Debug = False,
+    model: str, source: str | None, parameters: str | None, json: bool, debug: bool
 ) -> None:
     """Show what MODEL takes, makes and needs: layout, halo, stride, device, cost of a chunk."""
     conclude(partial(_check, model, source, parameters, json), as_json=json, debug=debug)

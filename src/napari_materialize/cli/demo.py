@@ -10,22 +10,21 @@ from __future__ import annotations
 import os
 import shlex
 import sys
-import tempfile
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from napari_materialize.cli.outcome import (
     DONE,
     FAILED,
     PROGRAM,
-    Debug,
     Report,
     complain,
     conclude,
+    debug_option,
     say,
     stopped_by,
 )
@@ -60,16 +59,12 @@ STEPS = (
 4. The result is opened with zarr, and compared with what the engine computes of the view.""",
 )
 
-Out = Annotated[
-    Path | None,
-    typer.Option(
-        "--out", metavar="DIR", help="Put the files here, and open no window.", show_default=False
-    ),
-]
-Headless = Annotated[bool, typer.Option("--headless", help="Open no window, even if one could be.")]
 
-
-def demo(out: Out = None, headless: Headless = False, debug: Debug = False) -> None:
+@click.command()
+@click.option("--out", metavar="DIR", type=Path, help="Put the files here, and open no window.")
+@click.option("--headless", is_flag=True, help="Open no window, even if one could be.")
+@debug_option
+def demo(out: Path | None, headless: bool, debug: bool) -> None:
     """Show the whole path on a generated volume.
 
     With a display, napari opens on it, ready to press Run. Without one, the same job is done
@@ -138,6 +133,8 @@ def _command(source: Path, chain: Sequence[str]) -> str:
 
 def _folder(out: Path | None) -> Path:
     """Return an empty folder to work in."""
+    import tempfile  # not for the other commands: it brings what random numbers need along
+
     if out is None:
         return Path(tempfile.mkdtemp(prefix="napari-materialize-demo-"))
     try:

@@ -9,9 +9,19 @@ import math
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.cli.outcome import DONE, Debug, Json, Report, conclude, show, table
+import click
+
+from napari_materialize.cli.outcome import (
+    DONE,
+    Report,
+    conclude,
+    debug_option,
+    json_option,
+    show,
+    table,
+)
 from napari_materialize.cli.record import own_record
-from napari_materialize.cli.run import Boundary, Ops, Source, notes_of
+from napari_materialize.cli.run import boundary_option, notes_of, ops_option, source_argument
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,15 +32,15 @@ if TYPE_CHECKING:
 __all__ = ["info"]
 
 
-def info(
-    source: Source,
-    op: Ops = None,
-    boundary: Boundary = "edge",
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
+@click.command()
+@source_argument
+@ops_option
+@boundary_option
+@json_option
+@debug_option
+def info(source: str, op: Sequence[str], boundary: str, json: bool, debug: bool) -> None:
     """Show what SOURCE is, or what it would be through ops."""
-    conclude(partial(_info, source, op or (), boundary, json), as_json=json, debug=debug)
+    conclude(partial(_info, source, op, boundary, json), as_json=json, debug=debug)
 
 
 def _info(source: str, ops: Sequence[str], boundary: Any, as_json: bool, report: Report) -> int:

@@ -11,7 +11,17 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from napari_materialize.cli.outcome import DONE, Debug, Json, Report, conclude, say, table
+import click
+
+from napari_materialize.cli.outcome import (
+    DONE,
+    Report,
+    conclude,
+    debug_option,
+    json_option,
+    say,
+    table,
+)
 
 if TYPE_CHECKING:
     from napari_materialize.ops import Op
@@ -27,7 +37,10 @@ _WORDS: dict[Any, str] = {
 }
 
 
-def list_ops(json: Json = False, debug: Debug = False) -> None:
+@click.command("ops")
+@json_option
+@debug_option
+def list_ops(json: bool, debug: bool) -> None:
     """List the ops, those of other packages too, with their parameters."""
     conclude(partial(_list, json), as_json=json, debug=debug)
 

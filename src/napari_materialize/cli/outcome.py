@@ -10,9 +10,9 @@ import json
 import signal
 import sys
 import traceback
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import typer
+import click
 
 from napari_materialize.errors import InputError, MaterializeError, named
 
@@ -25,11 +25,11 @@ __all__ = [
     "PARTLY_FAILED",
     "PROGRAM",
     "REFUSED",
-    "Debug",
-    "Json",
     "Report",
     "complain",
     "conclude",
+    "debug_option",
+    "json_option",
     "print_json",
     "printable",
     "say",
@@ -46,9 +46,9 @@ DONE, FAILED, REFUSED, PARTLY_FAILED = 0, 1, 2, 3
 type Report = dict[str, Any]
 """What a command has to tell a program, as JSON values."""
 
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error too.")]
+debug_option = click.option("--debug", is_flag=True, help="Show the traceback of an error too.")
 
-Json = Annotated[bool, typer.Option("--json", help="End standard output with one JSON object.")]
+json_option = click.option("--json", is_flag=True, help="End standard output with one JSON object.")
 
 
 def stopped_by(signal_number: int) -> int:
@@ -78,14 +78,14 @@ def conclude(
 
     Raises
     ------
-    typer.Exit
+    click.exceptions.Exit
         Always, with the code.
     """
     report: Report = {}
     try:
         code = work(report)
     except BrokenPipeError:
-        raise  # whoever read our output has enough of it: typer ends the program quietly
+        raise  # whoever read our output has enough of it: click ends the program quietly
     except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - whatever it is is told
         if debug:
             traceback.print_exception(error)
@@ -94,7 +94,7 @@ def conclude(
         report |= {"status": status, "error": sentence}
     if as_json:
         print_json(report)
-    raise typer.Exit(code)
+    raise click.exceptions.Exit(code)
 
 
 def _judge(error: BaseException) -> tuple[int, str, str]:
@@ -136,13 +136,13 @@ def _one_line(text: str) -> str:
 
 def complain(sentence: str) -> None:
     """Write one line to standard error, after the program's name."""
-    typer.echo(f"{PROGRAM}: {_one_line(sentence)}", err=True)
+    click.echo(f"{PROGRAM}: {_one_line(sentence)}", err=True)
 
 
 def say(text: str, *, err: bool = False) -> None:
     """Write a line to standard output, or to standard error, as far as its encoding goes."""
     encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
-    typer.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
+    click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
 def show(lines: Iterable[str]) -> None:
@@ -153,7 +153,7 @@ def show(lines: Iterable[str]) -> None:
 
 def print_json(report: Report) -> None:
     """Write the report as one line of ASCII."""
-    typer.echo(json.dumps(report, allow_nan=False))
+    click.echo(json.dumps(report, allow_nan=False))
 
 
 def table(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:

@@ -6,46 +6,50 @@ Owns the command. What a record says is read in `job`.
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
-from napari_materialize.cli.outcome import DONE, PARTLY_FAILED, Debug, Json, Report, conclude, say
+from napari_materialize.cli.outcome import (
+    DONE,
+    PARTLY_FAILED,
+    Report,
+    conclude,
+    debug_option,
+    json_option,
+    say,
+)
 from napari_materialize.cli.record import own_record
-from napari_materialize.cli.run import Out, Slots, _counts, receipt, tell_notes
+from napari_materialize.cli.run import _counts, out_argument, receipt, slots_option, tell_notes
 from napari_materialize.errors import SourceError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from typing import Any
 
-__all__ = ["Models", "Store", "record_of", "rerun"]
+__all__ = ["models_option", "record_of", "rerun", "store_argument"]
 
-Store = Annotated[
-    str,
-    typer.Argument(metavar="STORE", help="A result of this project.", show_default=False),
-]
-Models = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--model",
-        metavar="PATH",
-        help="A model's file or folder, where one was used; may be repeated.",
-        show_default=False,
-    ),
-]
+store_argument = click.argument("store", metavar="STORE", help="A result of this project.")
+models_option = click.option(
+    "--model",
+    metavar="PATH",
+    multiple=True,
+    help="A model's file or folder, where one was used; may be repeated.",
+)
 
 
-def rerun(  # noqa: PLR0917 - typer reads the options from them
-    store: Store,
-    out: Out,
-    model: Models = None,
-    slots: Slots = None,
-    json: Json = False,
-    debug: Debug = False,
+@click.command()
+@store_argument
+@out_argument
+@models_option
+@slots_option
+@json_option
+@debug_option
+def rerun(  # noqa: PLR0917 - click hands them over by name
+    store: str, out: str, model: Sequence[str], slots: str | None, json: bool, debug: bool
 ) -> None:
     """Make the result STORE once more, in OUT, from its record alone: the same bytes."""
-    conclude(partial(_rerun, store, out, model or (), slots), as_json=json, debug=debug)
+    conclude(partial(_rerun, store, out, model, slots), as_json=json, debug=debug)
 
 
 def record_of(store: str) -> Mapping[str, Any]:

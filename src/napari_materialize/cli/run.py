@@ -9,18 +9,18 @@ from __future__ import annotations
 import signal
 from dataclasses import asdict
 from functools import partial
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from napari_materialize.cli.outcome import (
     DONE,
     PARTLY_FAILED,
-    Debug,
-    Json,
     Report,
     complain,
     conclude,
+    debug_option,
+    json_option,
     printable,
     say,
     stopped_by,
@@ -37,130 +37,115 @@ if TYPE_CHECKING:
     from napari_materialize.stores import WritableStore
     from napari_materialize.view import View
 
-__all__ = ["Boundary", "Ops", "Source", "notes_of", "receipt", "run", "tell_notes"]
+__all__ = [
+    "boundary_option",
+    "notes_of",
+    "ops_option",
+    "out_argument",
+    "receipt",
+    "run",
+    "slots_option",
+    "source_argument",
+    "tell_notes",
+]
 
 SHOWN_FAILURES = 5
 """Failed chunks that are named to a person; a program gets all of them."""
 
 
-def _option(name: str, metavar: str, text: str) -> Any:
-    return typer.Option(name, metavar=metavar, help=text, show_default=False)
+source_argument = click.argument(
+    "source", metavar="SOURCE", help="The image: a path or file:// URL."
+)
+out_argument = click.argument("out", metavar="OUT", help="The folder to write, not there yet.")
+ops_option = click.option(
+    "--op",
+    metavar="SPEC",
+    multiple=True,
+    help="An op, name:key=value,key=value; may be repeated, runs in order.",
+)
+boundary_option = click.option(
+    "--boundary",
+    metavar="edge|zeros",
+    default="edge",
+    help="What ops see past the volume's edge. [edge]",
+)
+slots_option = click.option(
+    "--slots", metavar="N", help="Computations at a time. [the cores and one]"
+)
 
 
-Source = Annotated[
-    str,
-    typer.Argument(metavar="SOURCE", help="The image: a path or file:// URL.", show_default=False),
-]
-Out = Annotated[
-    str,
-    typer.Argument(metavar="OUT", help="The folder to write, not there yet.", show_default=False),
-]
-Ops = Annotated[
-    list[str] | None,
-    _option("--op", "SPEC", "An op, name:key=value,key=value; may be repeated, runs in order."),
-]
-Levels = Annotated[
-    list[str] | None,
-    _option("--level", "N", "A level to write, 0 is the finest; may be repeated. [all]"),
-]
-VoxelBox = Annotated[
-    str | None,
-    _option("--box", "lo:hi", "Voxels, such as 0,64,64:32,192,192, along the last axes. [whole]"),
-]
-BoxLevel = Annotated[
-    str | None, _option("--box-level", "N", "The level whose voxels the box counts. [0]")
-]
-WorldBox = Annotated[
-    str | None, _option("--world-box", "lo:hi", "The box in world units, such as -10,0:5,5.5.")
-]
-Extent = Annotated[
-    str,
-    _option("--extent", "level|box", "Arrays of the level's shape, or of exactly the box. [level]"),
-]
-Format = Annotated[
-    str,
-    _option("--format", "zarr2|zarr3|n5", "OME-Zarr 0.4 or 0.5, or N5. [zarr2]"),
-]
-Compressor = Annotated[
-    str, _option("--compression", "NAME[:LEVEL]", "gzip, zstd, blosc or none. [gzip:6]")
-]
-Shards = Annotated[
-    str | None, _option("--shards", "N,N,...", "Chunks in a shard along the last axes; zarr3.")
-]
-Pyramid = Annotated[
-    str, _option("--pyramid", "N|auto", "Coarser levels derived from the written one. [0]")
-]
-KeepEmpty = Annotated[
-    bool,
-    typer.Option("--keep-empty", help="Write chunks of nothing but the fill value too."),
-]
-Existing = Annotated[
-    str,
-    _option(
-        "--existing",
-        "error|resume|add|overwrite",
-        "A store that is there: refuse it, go on, add another box, begin anew. [error]",
-    ),
-]
-OnError = Annotated[
-    str, _option("--on-error", "raise|collect", "At a failing chunk: stop, or go on. [raise]")
-]
-Select = Annotated[
-    str | None, _option("--select", "c=N", "One place along the channel axis, before the ops.")
-]
-Boundary = Annotated[
-    str, _option("--boundary", "edge|zeros", "What ops see past the volume's edge. [edge]")
-]
-Slots = Annotated[
-    str | None, _option("--slots", "N", "Computations at a time. [the cores and one]")
-]
-Threads = Annotated[
-    str | None,
-    _option("--threads", "N", "Chunks asked for at a time. [the slots]"),
-]
-Dask = Annotated[
-    str | None, _option("--dask", "ADDRESS", "A dask scheduler to work on; not built yet.")
-]
-
-Estimate = Annotated[
-    bool,
-    typer.Option(
-        "--estimate", help="Say how long it would take and how large it would be; no job."
-    ),
-]
-
-
-def run(  # noqa: PLR0917 - typer reads the options from them
-    source: Source,
-    out: Out,
-    op: Ops = None,
-    level: Levels = None,
-    box: VoxelBox = None,
-    box_level: BoxLevel = None,
-    world_box: WorldBox = None,
-    extent: Extent = "level",
-    format: Format = "zarr2",  # noqa: A002 - the option's name
-    compression: Compressor = "gzip",
-    shards: Shards = None,
-    pyramid: Pyramid = "0",
-    keep_empty: KeepEmpty = False,
-    existing: Existing = "error",
-    on_error: OnError = "raise",
-    select: Select = None,
-    boundary: Boundary = "edge",
-    slots: Slots = None,
-    threads: Threads = None,
-    dask: Dask = None,
-    estimate: Estimate = False,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
+@click.command()
+@source_argument
+@out_argument
+@ops_option
+@click.option(
+    "--level",
+    metavar="N",
+    multiple=True,
+    help="A level to write, 0 is the finest; may be repeated. [all]",
+)
+@click.option(
+    "--box",
+    metavar="lo:hi",
+    help="Voxels, such as 0,64,64:32,192,192, along the last axes. [whole]",
+)
+@click.option("--box-level", metavar="N", help="The level whose voxels the box counts. [0]")
+@click.option("--world-box", metavar="lo:hi", help="The box in world units, such as -10,0:5,5.5.")
+@click.option(
+    "--extent",
+    metavar="level|box",
+    default="level",
+    help="Arrays of the level's shape, or of exactly the box. [level]",
+)
+@click.option(
+    "--format",
+    metavar="zarr2|zarr3|n5",
+    default="zarr2",
+    help="OME-Zarr 0.4 or 0.5, or N5. [zarr2]",
+)
+@click.option(
+    "--compression",
+    metavar="NAME[:LEVEL]",
+    default="gzip",
+    help="gzip, zstd, blosc or none. [gzip:6]",
+)
+@click.option("--shards", metavar="N,N,...", help="Chunks in a shard along the last axes; zarr3.")
+@click.option(
+    "--pyramid",
+    metavar="N|auto",
+    default="0",
+    help="Coarser levels derived from the written one. [0]",
+)
+@click.option("--keep-empty", is_flag=True, help="Write chunks of nothing but the fill value too.")
+@click.option(
+    "--existing",
+    metavar="error|resume|add|overwrite",
+    default="error",
+    help="A store that is there: refuse it, go on, add another box, begin anew. [error]",
+)
+@click.option(
+    "--on-error",
+    metavar="raise|collect",
+    default="raise",
+    help="At a failing chunk: stop, or go on. [raise]",
+)
+@click.option("--select", metavar="c=N", help="One place along the channel axis, before the ops.")
+@boundary_option
+@slots_option
+@click.option("--threads", metavar="N", help="Chunks asked for at a time. [the slots]")
+@click.option("--dask", metavar="ADDRESS", help="A dask scheduler to work on; not built yet.")
+@click.option(
+    "--estimate",
+    is_flag=True,
+    help="Say how long it would take and how large it would be; no job.",
+)
+@json_option
+@debug_option
+def run(*, estimate: bool, json: bool, debug: bool, **asked: Any) -> None:
     """Compute a box of SOURCE and store it in OUT as OME-Zarr."""
-    # the parameters are the request's fields, and those that say what to do with it
-    asked = locals()
-    as_json, with_traceback = asked.pop("json"), asked.pop("debug")
-    work = partial(_run, only_estimate=asked.pop("estimate"), as_json=as_json)
-    conclude(partial(work, Request(**asked)), as_json=as_json, debug=with_traceback)
+    # what is left are the request's fields
+    work = partial(_run, Request(**asked), only_estimate=estimate, as_json=json)
+    conclude(work, as_json=json, debug=debug)
 
 
 def _run(asked: Request, report: Report, *, only_estimate: bool, as_json: bool) -> int:

@@ -8,22 +8,22 @@ from __future__ import annotations
 import signal
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
+import click
 
 from napari_materialize.cli.outcome import (
     DONE,
     FAILED,
-    Debug,
-    Json,
     Report,
     complain,
     conclude,
+    debug_option,
+    json_option,
     say,
     stopped_by,
 )
-from napari_materialize.cli.rerun import Models, Store, record_of
+from napari_materialize.cli.rerun import models_option, record_of, store_argument
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,21 +36,20 @@ __all__ = ["verify"]
 SHOWN = 20
 """Files that are named to a person; a program gets all of them."""
 
-Repair = Annotated[
-    bool,
-    typer.Option("--repair", help="Make what is damaged, missing or unfinished, from the record."),
-]
 
-
-def verify(
-    store: Store,
-    repair: Repair = False,
-    model: Models = None,
-    json: Json = False,
-    debug: Debug = False,
-) -> None:
+@click.command()
+@store_argument
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Make what is damaged, missing or unfinished, from the record.",
+)
+@models_option
+@json_option
+@debug_option
+def verify(store: str, repair: bool, model: Sequence[str], json: bool, debug: bool) -> None:
     """Compare the result STORE with its record: its documents, and every file of voxels."""
-    conclude(partial(_verify, store, repair, model or (), json), as_json=json, debug=debug)
+    conclude(partial(_verify, store, repair, model, json), as_json=json, debug=debug)
 
 
 def _verify(store: str, repair: bool, models: Sequence[str], as_json: bool, report: Report) -> int:

@@ -6,12 +6,11 @@ import json
 import sys
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import cache
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from napari_materialize.errors import MaterializeError, StoreError, named
 from napari_materialize.recipe import view_record
+from napari_materialize.version import __version__
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,12 +26,6 @@ type Windows = tuple[tuple[float, float], ...]
 
 _LIBRARIES = ("numpy", "scipy", "zarr", "onnxruntime")
 """What had a hand in the voxels, if it was loaded."""
-
-
-@cache
-def _version() -> str:
-    # found by parsing a file, which takes longer than writing one
-    return version("napari-materialize")
 
 
 def _now() -> str:
@@ -124,7 +117,7 @@ class Record:
     ) -> dict[str, bytes]:
         plan, box = self._plan, self._plan.options.box
         record = {
-            "version": _version(),
+            "version": __version__,
             "libraries": {
                 name: sys.modules[name].__version__ for name in _LIBRARIES if name in sys.modules
             },
