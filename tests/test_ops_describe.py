@@ -237,3 +237,21 @@ def test_importing_ops_loads_neither_scipy_nor_onnxruntime() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_an_op_is_imported_when_it_is_named() -> None:
+    code = (
+        "import sys, napari_materialize.ops as ops\n"
+        "def loaded(): print(*sorted(m for m in sys.modules if m.startswith(ops.__name__ + '.')\n"
+        "    and m.rpartition('.')[2] in ('channel', 'filters', 'function', 'onnx', 'point')))\n"
+        "loaded(); ops.create('invert', {}); loaded(); ops.Select; loaded()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    point, channel = f"{ops.__name__}.point", f"{ops.__name__}.channel"
+    assert done.stdout.splitlines() == ["", point, f"{channel} {point}"]
+
+
+def test_each_built_in_op_has_the_name_it_is_found_by() -> None:
+    assert [op.name for op in ops.available().values()] == list(ops.available())
+    assert {op.__name__ for op in ops.available().values()} <= set(ops.__all__)
+    assert all(hasattr(ops, name) for name in ops.__all__)

@@ -83,7 +83,7 @@ def test_a_job_on_the_command_line_runs_without_a_gui(tmp_path: Path) -> None:
     # zarr takes longer to import than all the rest, and has nothing to judge in a usual array;
     # typer brings pydantic, and metadata of packages email: as long as the job's own modules
     slow = {"onnxruntime", "zarr", "numcodecs", "obstore", "scipy", "PIL", "typer", "pydantic"}
-    slow |= {"rich", "asyncio", "email", "http", "ssl", "importlib_metadata", "xml", "zoneinfo"}
+    slow |= {"rich", "asyncio", "email", "http", "ssl", "xml", "tempfile", "zipfile", "difflib"}
     assert not loaded & (GUI | NOTEBOOK_AND_CLUSTER | slow)
 
 

@@ -8,13 +8,13 @@ op that only Python can make (`Function`).
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import operator
 import types
 import typing
 import warnings
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,9 +22,6 @@ import numpy as np
 
 from napari_materialize.errors import OpError, named
 from napari_materialize.ops._base import Op
-from napari_materialize.ops.channel import Argmax, Select
-from napari_materialize.ops.filters import Gaussian, Median
-from napari_materialize.ops.point import Cast, Invert, Rescale, Threshold
 
 if TYPE_CHECKING:
     import importlib.metadata
@@ -35,10 +32,18 @@ __all__ = ["Parameter", "available", "create", "describe_parameters"]
 ENTRY_POINTS = "napari_materialize.ops"
 """The group in which another package names its ops: ``name = "package.module:OpClass"``."""
 
-_BUILT_IN: dict[str, type[Op]] = {
-    op.name: op for op in (Threshold, Rescale, Gaussian, Median, Invert, Cast, Select, Argmax)
+_BUILT_IN = {
+    "threshold": "point.Threshold",
+    "rescale": "point.Rescale",
+    "gaussian": "filters.Gaussian",
+    "median": "filters.Median",
+    "invert": "point.Invert",
+    "cast": "point.Cast",
+    "select": "channel.Select",
+    "argmax": "channel.Argmax",
+    "onnx": "onnx.Onnx",
 }
-_ONNX = "onnx"  # built in too; its modules are many, and are imported when it is used
+"""The ops of this package, each imported when it is named: a job uses few of them, or none."""
 
 _WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 
@@ -74,7 +79,7 @@ def available() -> dict[str, type[Op]]:
     >>> list(available())[:3]
     ['threshold', 'rescale', 'gaussian']
     """
-    found = {**_BUILT_IN, _ONNX: _onnx()}
+    found = {name: _built_in(name) for name in _BUILT_IN}
     for entry in _entries():
         if entry.name in found:
             warnings.warn(
@@ -85,10 +90,11 @@ def available() -> dict[str, type[Op]]:
     return found
 
 
-def _onnx() -> type[Op]:
-    from napari_materialize.ops.onnx import Onnx
-
-    return Onnx
+def _built_in(name: str) -> type[Op]:
+    """Import an op of this package."""
+    module, _, own = _BUILT_IN[name].partition(".")
+    op: type[Op] = getattr(import_module(f"napari_materialize.ops.{module}"), own)
+    return op
 
 
 def _entries() -> list[importlib.metadata.EntryPoint]:
@@ -117,7 +123,7 @@ def describe_parameters(op_type: type[Op]) -> tuple[Parameter, ...]:
 
     Examples
     --------
-    >>> [(p.name, p.required) for p in describe_parameters(Rescale)]
+    >>> [(p.name, p.required) for p in describe_parameters(available()["rescale"])]
     [('low', True), ('high', True), ('dtype', False)]
     """
     hints = typing.get_type_hints(op_type)
@@ -163,7 +169,7 @@ def create(name: str, parameters: Mapping[str, Any]) -> Op:
     >>> create("gaussian", {"sigma": "0,1.5,1.5"})
     Gaussian(sigma=(0.0, 1.5, 1.5), dtype=None)
     """
-    op_type = _onnx() if name == _ONNX else _BUILT_IN.get(name) or _find(name)
+    op_type = _built_in(name) if name in _BUILT_IN else _find(name)
     known = {each.name: each for each in describe_parameters(op_type)}
     for given in parameters:
         if given not in known:
@@ -186,7 +192,7 @@ def create(name: str, parameters: Mapping[str, Any]) -> Op:
 
 def _find(name: str) -> type[Op]:
     """Return another package's op, importing no other one."""
-    names = [*_BUILT_IN, _ONNX]
+    names = [*_BUILT_IN]
     for entry in _entries():
         if entry.name == name and (op := _load(entry)) is not None:
             return op
@@ -198,6 +204,8 @@ def _find(name: str) -> type[Op]:
 
 def _closest(word: str, known: Any) -> str:
     """Return ", did you mean ...?" where a known word is near."""
+    import difflib  # for what is mistyped alone
+
     near = difflib.get_close_matches(word, list(known), n=1)
     return f", did you mean {near[0]!r}?" if near else ""
 

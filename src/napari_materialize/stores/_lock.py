@@ -16,7 +16,6 @@ import secrets
 import socket
 import stat
 import sys
-import tempfile
 import time
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
@@ -290,6 +289,8 @@ def _is_at(file: int, path: str) -> bool:
 
 def _age(file: int, path: str) -> float:
     """Return the seconds since a file was touched, by the clock of its file system."""
+    import tempfile  # only where somebody else's lock is met
+
     try:
         with tempfile.NamedTemporaryFile(dir=Path(path).parent, prefix=TEMPORARY) as now:
             return os.fstat(now.fileno()).st_mtime - os.fstat(file).st_mtime

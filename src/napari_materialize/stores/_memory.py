@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -135,7 +134,7 @@ class MemoryStore:
 
         Examples
         --------
-        >>> import tempfile
+        >>> import tempfile, zipfile
         >>> store = MemoryStore()
         >>> store.put("0/.zarray", b"{}")
         >>> with tempfile.TemporaryDirectory() as folder:
@@ -143,6 +142,8 @@ class MemoryStore:
         ...     zipfile.ZipFile(folder + "/out.zarr.zip").namelist()
         ['0/.zarray']
         """
+        import zipfile  # for this alone
+
         target = Path(path)
         temporary = target.with_name(f"{TEMPORARY}{os.getpid()}-{id(self)}")
         if os.path.lexists(target):
