@@ -167,14 +167,26 @@ class TestEncode:
             data = voxels.tobytes()
             assert Compression().encode(data, voxels.dtype) == deflate.gzip_compress(data, effort)
 
-    def test_gzip_searches_least_in_noise_that_was_averaged(self):
-        """As a pyramid's coarser levels are."""
+    @pytest.mark.parametrize("noise", [6, 3])
+    def test_gzip_searches_little_in_noise_that_was_averaged(self, noise):
+        """As a pyramid's coarser levels are; where more is to be found libdeflate finds it."""
         random = np.random.default_rng(0)
         blobs = ndimage.zoom(random.normal(0, 1, (8, 8, 8)), 16, order=1)
-        fine = (110 + 40 * blobs + random.normal(0, 6, (128,) * 3)).clip(0, 255).astype("u1")
+        fine = (110 + 40 * blobs + random.normal(0, noise, (128,) * 3)).clip(0, 255).astype("u1")
         data = shrink(fine, (2, 2, 2), "mean").tobytes()
         found = Compression().encode(data, np.dtype("u1"))
-        assert found == deflate.gzip_compress(data, 1)
+        quick = Compression("gzip", 1).encode(data, np.dtype("u1"))
+        assert (found == quick) == (noise == 6)
+        assert gzip.decompress(found) == data
+        assert len(found) <= 1.03 * len(zlib.compress(data, 6))
+
+    @pytest.mark.parametrize("sigma", [10, 18])
+    def test_gzip_of_noise_on_a_slope_is_as_small_as_zlibs(self, sigma):
+        """The codes that suit one end do not suit the other."""
+        noise = np.random.default_rng(0).normal(0, sigma, (64,) * 3)
+        slope = np.linspace(20, 127, 64)[:, np.newaxis, np.newaxis]
+        data = (slope + noise).clip(0, 255).astype("u1").tobytes()
+        found = Compression().encode(data, np.dtype("u1"))
         assert len(found) <= 1.03 * len(zlib.compress(data, 6))
 
     @pytest.mark.parametrize("nbytes", [(1 << 15) - 1, 1 << 15, (1 << 15) + 1, 100_003])

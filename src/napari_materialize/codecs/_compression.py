@@ -3,16 +3,17 @@
 A gzip stream is a gzip stream, whoever wrote it, and the metadata names the level that was asked
 for. From level 4 on, and so by default, libdeflate encodes: to zlib's size, two to four times as
 fast. At level 6, the default, it searches less where a sample of the chunk says that searching
-finds little, and more where it would end up larger than zlib; where there is nothing to find ISA-L
-takes its place, as it does for levels 1 to 3: on images with noise seven to ten times as fast as
-zlib and to the same size, on smooth ones a tenth larger, on masks up to twice. Every encoder lets
-other Python threads run meanwhile and gives the same bytes for the same voxels on the same
-processor.
+finds little, and more where it would end up larger than zlib; where there is hardly anything to
+find ISA-L takes its place, as it does for levels 1 to 3: on images with noise seven to ten times as
+fast as zlib and to the same size, on smooth ones a tenth larger, on masks up to twice. Every
+encoder lets other Python threads run meanwhile and gives the same bytes for the same voxels on the
+same processor.
 """
 
 from __future__ import annotations
 
 import gzip
+import math
 import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast, get_args
@@ -51,8 +52,8 @@ nearly nothing."""
 
 _LEAST_EFFORT, _HARDLY_LARGER = 1, 1.02
 """libdeflate's level for noise in which a search finds a little, and how much larger than with 4 a
-sample of it may be. So the coarser levels of images with noise are; its 1 took half to two thirds
-of 4's time, for 1.003 to 1.025 of its size and at most 1.024 of zlib's."""
+sample of it may be. Its 1 took half to two thirds of 4's time, for 1.003 to 1.025 of its size and
+at most 1.024 of zlib's."""
 
 _SAMPLE_PIECES, _SAMPLE_BYTES = 8, 512
 """A sample of a chunk: pieces spread over it, and the bytes of each. It takes 15 to 50 us."""
@@ -68,17 +69,26 @@ below it, for labels and masks, up to 1.9 times the size."""
 
 _PURE_NOISE, _AS_SMALL = 0.7, 1.002
 """What is left of a sample in which there is nothing to find, and how much larger at most ISA-L
-makes that than libdeflate's 4. With both ISA-L's 2 was 1.00 to 1.02 of zlib's size (of 94 chunks
-four above 1.03), in a quarter to a half of 4's time: cameras' 12 bits, electron microscopy, floats.
-Where grey values repeat, as in images with little noise, it makes a tenth more than zlib."""
+makes that than libdeflate's 4. With both ISA-L's 2 was 0.95 to 1.02 of zlib's size (of 791 chunks
+seven above 1.03, made up: slopes with noise), in a quarter to a half of 4's time: cameras' 12 bits,
+electron microscopy, floats. Where grey values repeat, as in images with little noise, it makes a
+tenth more than zlib."""
+
+_NEARLY_AS_SMALL, _LITTLE_FOUND = 1.015, 0.967
+"""How much larger than libdeflate's 4 ISA-L may make a sample, and what it leaves of the whole
+chunk at least, of what a code for each byte would without any search. So the coarser levels of
+images with noise are: where ISA-L finds no more, zlib finds little more, and ISA-L's 2 was 1.00 to
+1.027 of its size, in two fifths of the time of libdeflate's 1. Only rows with the same slope in
+each made it 1.033."""
+
+_EVERY = 17
+"""Of so many bytes one is counted to tell how long that code is: odd, so that bytes of each
+significance are. It takes 20 us."""
 
 _NEARLY_NOTHING = 0.065
 """What is left of a sample of masks and labels with few edges. Below it libdeflate's 6 was up to
 1.2 of zlib's size (uint32 1.4), its 7 0.9 to 1.04, for a fifth to a half more time, still less
 than zlib's. Above it 6 was mostly within 1.03, and 7 takes twice as long."""
-
-_GZIP_STREAM = 31
-"""zlib's ``wbits`` for the largest window and a gzip header, which holds no time and no name."""
 
 _BLOSC_CODEC = "zstd"
 """Inside Blosc: on noisy images lz4 stores what it cannot compress (ratio 1.0 against 1.2)."""
@@ -102,40 +112,66 @@ def _shuffle(dtype: np.dtype) -> int:
 def _gzip(data: bytes | memoryview, level: int) -> bytes:
     import deflate
 
-    effort: int | None = level
-    if level in _FAST:
-        effort = None
-    elif level == _DEFAULT_EFFORT:
-        effort = _effort(data)
-    if effort is not None:
-        return bytes(deflate.gzip_compress(data, effort))
-    from isal import isal_zlib
-
-    return isal_zlib.compress(data, _ISAL_LEVEL, wbits=_GZIP_STREAM)
+    if level == _DEFAULT_EFFORT:
+        return _by_default(data)
+    if level not in _FAST:
+        return bytes(deflate.gzip_compress(data, level))
+    return _isal(data)
 
 
-def _effort(data: bytes | memoryview) -> int | None:
-    """Return libdeflate's level for a chunk at gzip's default; None where ISA-L will do."""
-    voxels = memoryview(data).cast("B")
-    if voxels.nbytes < _WORTH_SAMPLING:
-        return _DEFAULT_EFFORT
+def _isal(data: bytes | memoryview) -> bytes:
+    from isal import igzip_lib
+
+    # with less room than it takes by itself it makes codes anew more often: up to a tenth smaller
+    # where values drift through a chunk, in the same time; with still less it is slower for floats
+    room = igzip_lib.MEM_LEVEL_MEDIUM
+    return igzip_lib.compress(data, _ISAL_LEVEL, igzip_lib.COMP_GZIP, room)
+
+
+def _by_default(data: bytes | memoryview) -> bytes:
+    """Return a chunk at gzip's default, by the encoder that suits it."""
     import deflate
     from isal import isal_zlib
 
-    step = voxels.nbytes // _SAMPLE_PIECES
-    starts = range(step // 2, voxels.nbytes - _SAMPLE_BYTES, step)
-    sample = b"".join([voxels[start : start + _SAMPLE_BYTES] for start in starts])
-    size = len(isal_zlib.compress(sample, 1))
-    left = size / len(sample)
-    if left > _PURE_NOISE:
-        least, less = (len(deflate.zlib_compress(sample, n)) for n in (_LEAST_EFFORT, _LESS_EFFORT))
-        if size <= _AS_SMALL * less:
-            return None
-        if least <= _HARDLY_LARGER * less:
-            return _LEAST_EFFORT
-    if left > _NOISE:
-        return _LESS_EFFORT
-    return _MORE_EFFORT if left < _NEARLY_NOTHING else _DEFAULT_EFFORT
+    voxels = memoryview(data).cast("B")
+    effort = _DEFAULT_EFFORT
+    if voxels.nbytes >= _WORTH_SAMPLING:
+        step = voxels.nbytes // _SAMPLE_PIECES
+        starts = range(step // 2, voxels.nbytes - _SAMPLE_BYTES, step)
+        sample = b"".join([voxels[start : start + _SAMPLE_BYTES] for start in starts])
+        size = len(isal_zlib.compress(sample, 1))
+        left = size / len(sample)
+        if left > _PURE_NOISE:
+            return _noise(voxels, sample, size)
+        if left > _NOISE:
+            effort = _LESS_EFFORT
+        elif left < _NEARLY_NOTHING:
+            effort = _MORE_EFFORT
+    return bytes(deflate.gzip_compress(data, effort))
+
+
+def _noise(voxels: memoryview, sample: bytes, size: int) -> bytes:
+    """Return a chunk of which a sample is noise, with the size that ISA-L makes of that."""
+    import deflate
+
+    least, less = (len(deflate.zlib_compress(sample, n)) for n in (_LEAST_EFFORT, _LESS_EFFORT))
+    if size <= _NEARLY_AS_SMALL * less:
+        found = _isal(voxels)
+        if size <= _AS_SMALL * less or len(found) >= _LITTLE_FOUND * _unsearched(voxels):
+            return found
+    effort = _LEAST_EFFORT if least <= _HARDLY_LARGER * less else _LESS_EFFORT
+    return bytes(deflate.gzip_compress(voxels, effort))
+
+
+def _unsearched(voxels: memoryview) -> float:
+    """Return the size of a chunk with each byte in as few bits as it is often."""
+    counts = np.bincount(np.frombuffer(voxels, np.uint8)[::_EVERY])
+    counts = counts[counts > 0]
+    number = int(counts.sum())
+    bits = math.log2(number) - float(counts @ np.log2(counts)) / number
+    # few bytes seem to need less than all do, by about so much
+    bits += (len(counts) - 1) / (2 * math.log(2) * number)
+    return bits * voxels.nbytes / 8
 
 
 @dataclass(frozen=True, slots=True)
