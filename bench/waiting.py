@@ -77,7 +77,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=48)
     asked = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
-        source = make_source(Case("", shape=(1024, 256, 256)), Path(name))
+        source = make_source(Case("", shape=(2560, 256, 256)), Path(name))
         job = open_view(source)
         print("| the client's view | idle, ms | beside the job, ms | ratio | job, MB/s |")
         print("| --- | ---: | ---: | ---: | ---: |")
