@@ -20,7 +20,7 @@ the business of `demand`.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -102,16 +102,27 @@ class Event[K: Hashable]:
     """Why, in a few words."""
 
 
-@dataclass(slots=True)
 class _Entry:
-    state: ChunkState = ChunkState.NEW
-    pool: Pool = Pool.NONE
-    pins: int = 0
-    value: Any = None
-    nbytes: int = 0
-    error: BaseException | None = None
-    lasting: bool = False
-    history: deque[tuple[ChunkState, str]] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    """What is known of a chunk. One is made for each, so it is no dataclass."""
+
+    __slots__ = ("error", "history", "lasting", "nbytes", "pins", "pool", "state", "value")
+
+    def __init__(self, state: ChunkState) -> None:
+        self.state = state
+        self.pool = Pool.NONE
+        self.pins = 0
+        self.value: Any = None
+        self.nbytes = 0
+        self.error: BaseException | None = None
+        self.lasting = False
+        self.history = [(state, "not held")]
+
+    def change(self, after: ChunkState, reason: str) -> None:
+        """Take note of a new state."""
+        self.state = after
+        self.history.append((after, reason))
+        if len(self.history) > HISTORY:
+            del self.history[0]
 
 
 class ChunkCache[K: Hashable]:
@@ -345,10 +356,8 @@ class ChunkCache[K: Hashable]:
             raise self._illegal(key, after, reason)
         if entry is None:
             entry = self._entries[key] = _Entry(before)
-            entry.history.append((before, "not held"))
             self._evicted.pop(key, None)
-        entry.state = after
-        entry.history.append((after, reason))
+        entry.change(after, reason)
         self._count += 1
         self._events.append((self._count, key, before, after, reason))
         return entry
