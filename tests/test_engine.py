@@ -84,6 +84,47 @@ def test_a_released_claim_is_dropped_unrun_and_says_so():
         given_up.result()
 
 
+def test_who_claims_several_chunks_is_told_at_once_of_those_that_are_over_at_once():
+    engine, workers = cranked(slots=2, along=True, rows=4)
+    view = open_view(np.arange(32).reshape(2, 16), ["invert"], chunks=(2, 2))
+    told = []
+    claims = engine.claim_all(
+        view, 0, [(0, i) for i in range(8)], background=True, together=told.append
+    )
+    lone = engine.claim_all(view, 0, [(0, 0)], together=told.append)  # a client's ends its row
+    workers.run_all()
+    assert all(claim.done for claim in (*claims, *lone))
+    assert sorted(claim.key.chunk for some in told for claim in some) == [
+        (0, 0),
+        *((0, i) for i in range(8)),
+    ]
+    assert max(map(len, told)) == 4
+    assert all(len({claim.together for claim in some}) == 1 for some in told)
+
+
+def test_claims_that_are_given_up_are_told_of_once_each(caplog):
+    engine, workers = cranked(slots=1)
+    view = open_view(np.arange(32).reshape(2, 16), ["invert"], chunks=(2, 2))
+    told, cancel = [], threading.Event()
+
+    def together(claims):
+        told.extend(claims)
+        raise RuntimeError("a mistake")
+
+    options = {"background": True, "cancel": cancel, "together": together}
+    claims = engine.claim_all(view, 0, [(0, i) for i in range(8)], **options)
+    workers.run_all()
+    engine.release_all(claims[:4])
+    more = engine.claim_all(view, 0, [(0, i) for i in range(4)], **options)
+    engine.release_all(more[:1])
+    cancel.set()
+    workers.run_all()
+    engine.claim(view, 0, (0, 7))  # whoever comes next finds the event set
+    assert sorted(map(id, told)) == sorted(map(id, (*claims, *more)))
+    assert caplog.text.count("a callback of claims on") >= 2  # logged, and the engine goes on
+    engine.close()
+
+
 def test_a_claim_that_is_cancelled_starts_nothing():
     engine, workers = cranked(slots=1)
     gate = Gate()

@@ -115,6 +115,39 @@ def test_a_journal_of_rubbish_says_nothing(text):
     assert all((each.states == FileState.OPEN).all() for each in found.ledgers.values())
 
 
+def test_what_is_noted_together_is_added_in_one_piece(tmp_path):
+    pieces = []
+
+    class Told(DirectoryStore):
+        def append(self, path, data, /):
+            pieces.append(data)
+            super().append(path, data)
+
+    store = Told(tmp_path / "out.zarr")
+    journal = Journal(store)
+    journal.begin({"job": {}})
+
+    def work():
+        for at in range(1, 4):
+            journal.note(0, (at, 0), FileState.WRITTEN, at, at)
+        with journal.together():  # another thread's, say: at its end all that waits is added
+            journal.note(0, (4, 0), FileState.EMPTY)
+        assert [piece.count(b"\nw ") for piece in pieces] == [3]
+        journal.note(0, (4, 1), FileState.EMPTY)
+        assert len(pieces) == 1
+        raise KeyError("what is noted until then is kept")
+
+    with pytest.raises(KeyError), journal.together():
+        work()
+    assert len(pieces) == 2
+    journal.note(0, (4, 2), FileState.EMPTY)
+    assert len(pieces) == 3
+    found = read_journal(store, [FILES]).ledgers[0]
+    assert [found.at((at, 0))[1] for at in range(1, 4)] == [1, 2, 3]
+    assert {found.at((4, at))[0] for at in range(3)} == {FileState.EMPTY}
+    journal.remove()
+
+
 def test_lines_of_files_that_are_nowhere_are_passed_over():
     store = MemoryStore()
     journal = Journal(store)

@@ -123,16 +123,19 @@ def test_a_thread_that_cannot_go_on_leaves_the_line_to_another(monkeypatch, capl
 
 
 @pytest.mark.parametrize(
-    ("share", "quick_writes", "servers"),
+    ("share", "writes", "servers"),
     [
-        (0.0, True, None),  # it waits: for a server, a GPU
-        (0.3, True, 1),  # quick by the processor's time, slow by the clock's for want of the lock
-        (0.9, True, 4),
-        (0.3, False, 4),  # what comes after it keeps cores busy
-        (0.3, None, 1),  # nobody knows yet
+        (0.0, {"quick": True}, None),  # it waits: for a server, a GPU
+        # quick by the processor's time, slow by the clock's for want of the lock
+        (0.3, {"quick": True}, 1),
+        (0.9, {"quick": True}, 4),
+        (0.3, {"quick": False}, 4),  # what comes after it keeps cores busy
+        (0.3, {"quick": True, "seconds": 0.7e-3}, 1),
+        (0.3, {"quick": True, "seconds": 0.9e-3}, 4),  # and here the two together
+        (0.3, {}, 1),  # nobody knows yet
     ],
 )
-def test_how_many_threads_serve_the_line(share, quick_writes, servers):
+def test_how_many_threads_serve_the_line(share, writes, servers):
     view = RecordingArray(np.zeros((4, 4), "u1"), (4, 4)).view(
         ops.Function(np.negative, name="negative", version="1")
     )
@@ -143,7 +146,7 @@ def test_how_many_threads_serve_the_line(share, quick_writes, servers):
         served._cores = 4
         pace.measure(stage, 0, [index], 2e-3)
         pace.note_share(stage, share)
-        served.write(lambda: None, quick=quick_writes)
+        served.write(lambda: None, **writes)
         start = Start(stage, (view.key(0, index),), (index,), background=True)
         assert served._servers(start) == servers
         assert served._servers(start._replace(background=False)) is None
