@@ -14,6 +14,8 @@ import napari_materialize as nm
 from doubles import RecordingArray, Stack
 from napari_materialize import Box, Engine, MemoryStore, open_view, ops
 from napari_materialize import uses as uses_room
+from napari_materialize.blocks import BlockLimits
+from napari_materialize.pace import Pace
 from napari_materialize.uses import Uses, first_region
 from readback import opened
 
@@ -167,6 +169,68 @@ def test_a_job_that_holds_margins_computes_what_the_whole_says(slots):
         expected = engine.array(whole, 0)[:]
     found = opened(store)[:]
     np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.usefixtures("_cut_small_ones")
+@pytest.mark.parametrize("cheap", [True, False])
+def test_of_what_is_cheap_to_read_again_few_chunks_are_held_ahead(monkeypatch, cheap):
+    """Layers of 6 x 6 chunks; what is needed whole in 8 chunks' time is held until then."""
+    monkeypatch.setattr(Pace, "reads_cheaply", lambda *_: cheap)
+    monkeypatch.setattr(uses_room, "AHEAD_VOXELS", 8 * 12**3)
+    voxels = np.random.default_rng(0).integers(0, 255, (36, 72, 72), dtype="u1")
+    array = RecordingArray(voxels, (12, 12, 12))
+    view, box = array.view("gaussian:sigma=0.25"), Box((0, 0, 0), voxels.shape)  # a halo of 1
+    found, most = np.zeros_like(voxels), 0
+    with Engine(slots=2, nice=0, block_bytes=1) as engine, engine.working_on(view, 0, box):
+        for index in view.walk(0, box):
+            with engine.claim(view, 0, index, background=True) as claim:
+                found[view.levels[0].grid.box(index).slices] = claim.result(60)
+            most = max(most, engine.stats()["bytes"]["inputs"])
+        assert engine.stats()["bytes"]["inputs"] == 0
+    whole = open_view(voxels, "gaussian:sigma=0.25", chunks=voxels.shape)
+    with Engine() as engine:
+        np.testing.assert_array_equal(found, engine.array(whole, 0)[:])
+    assert len(Counter(array.reads)) == 3 * 6 * 6
+    if cheap:
+        assert len(array.reads) > 3 * 6 * 6
+        assert most <= 48 * 12**3
+    else:
+        assert len(array.reads) == 3 * 6 * 6
+        assert most >= 55 * 12**3
+
+
+def test_of_a_chunk_far_ahead_counts_what_is_needed_before(monkeypatch):
+    view = RecordingArray(np.zeros((80, 80), "u1"), (8, 8)).view("gaussian:sigma=1")
+    uses = Uses(view.stages[-1], 0, Box((0, 0), (10, 10)))
+    part, alone = (0, 2), (1, 1)
+    whole = Box((0, 16), (8, 24))
+    uses.done([(0, 0), (0, 1)])
+    assert uses.rest(part, alone) == whole  # its place comes soon enough
+    monkeypatch.setattr(uses_room, "AHEAD_VOXELS", 8**2)
+    assert uses.rest(part) == whole
+    assert uses.rest(part, (4, 4)) == whole  # it is computed in the same call
+    assert uses.rest(part, alone) == Box((4, 16), (8, 20))  # for the chunk at (1, 1)
+    monkeypatch.setattr(uses_room, "AHEAD_VOXELS", 0)
+    uses.done([(1, 0), (1, 1)])
+    assert uses.rest(part, alone) is None
+
+
+def test_what_is_cheap_to_read_again():
+    view = RecordingArray(np.zeros((8, 64), "u1"), (8, 8)).view("gaussian:sigma=1")
+    source, stage = view.stages
+
+    def cheap(reading: float, share: float) -> bool:
+        pace = Pace(BlockLimits())
+        pace.measure(stage, 0, [(0, 0)], 1.0)
+        pace.note_share(stage, 0.9)
+        assert not pace.reads_cheaply(stage, 0)  # nobody knows yet
+        pace.measure(source, 0, [(0, 0)], reading)
+        pace.note_share(source, share)
+        return pace.reads_cheaply(stage, 0)
+
+    assert cheap(0.1, share=0.9)
+    assert not cheap(2.0, share=0.9)  # more work than to compute
+    assert not cheap(0.1, share=0.05)  # it waits: for a server
 
 
 @pytest.mark.usefixtures("_cut_small_ones")

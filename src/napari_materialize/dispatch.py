@@ -390,9 +390,16 @@ class Dispatch:
             else:
                 outcomes += self._end(key, None if results is None else results[key.chunk], error)
         if results is not None and not start.along:
-            made = [*start.asked, *(member.chunk for member in start.members)]
-            self.regions.settle(self.cache, start.stage, start.members[0].level, made)
+            self._settle(start)
         return outcomes
+
+    def _settle(self, start: Start) -> None:
+        """Let go what no job needs any more of the inputs of what was computed."""
+        stage, level = start.stage, start.members[0].level
+        made = [*start.asked, *(member.chunk for member in start.members)]
+        cheap = stage.previous is not None and self.pace.reads_cheaply(stage, level)
+        block = self.pace.block(stage, level) if cheap else None
+        self.regions.settle(self.cache, stage, level, made, block)
 
     def _abandon(self, key: ChunkKey, reason: str) -> None:
         pool = self.cache.pool(key)

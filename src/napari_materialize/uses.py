@@ -1,7 +1,8 @@
 """Which source chunks a job still needs, and of each what: so that no more of it is held.
 
 A chunk is let go after the last use, and when only a margin of it is needed, for the halo of what
-comes later, it gives way to that: a `Rest`, under a key of its own.
+comes later, it gives way to that: a `Rest`, under a key of its own. Where it is cheap to read again
+what is needed much later, whole, counts as not needed.
 
 Pure counting over a region of chunks. A miscount is never an error in what is computed: a source
 chunk that is let go too early is read again, one that is held too long falls to the cache's budget.
@@ -20,7 +21,7 @@ from napari_materialize.geometry import Box
 from napari_materialize.stages import ChunkKey
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
     from napari_materialize.cache import ChunkCache
     from napari_materialize.geometry import Index
@@ -33,6 +34,12 @@ CUT_BYTES = 2**16
 
 CUT_TO = 2
 """How many times smaller the part that is still needed has to be."""
+
+AHEAD_VOXELS = 2**24
+"""Voxels of the walk: a chunk whose own place is further ahead is read again, if that is cheap."""
+
+KNOWN_TURNS = 4096
+"""Blocks whose turns are remembered."""
 
 
 def first_region(stage: Stage, level: int, box: Box) -> tuple[OpStage, int, Box] | None:
@@ -102,6 +109,14 @@ class Uses:
         given = [axis.name for axis in feeding.levels[number].axes]
         # for each input axis, which output axis it follows; None if it is needed whole
         self._follows = [made.index(name) if name in made else None for name in given]
+        spread = stage.spread(level)
+        self._spread = [at is not None and spread[at] for at in self._follows]
+        chunks = stage.levels[level].chunks
+        self._alike = self._grid.chunks == tuple(
+            0 if at is None else chunks[at] for at in self._follows
+        )
+        self._last: Index | None = None
+        self._turns: dict[Index, int] = {}
         self._ranges: dict[tuple[int, int], range] = {}
         self._reaches: dict[tuple[int, int], tuple[int, int]] = {}
         self._users: dict[tuple[int, int], range] = {}
@@ -125,6 +140,7 @@ class Uses:
         still: dict[Index, None] = {}
         for place in dict.fromkeys(map(self._shared, chunks)):
             again = self._note(place)
+            self._last = self._last if again is None else place
             for part in () if again is None else itertools.product(*self._needs(place)):
                 left = self._left.get(part)
                 if left is None and not again:
@@ -149,9 +165,22 @@ class Uses:
         again, self._done[number] = bool(self._done[number]), True
         return again
 
-    def rest(self, part: Index) -> Box:
-        """Return the box of the voxels of an input chunk that are still needed."""
-        left = self._left[part]
+    def rest(self, part: Index, block: Index | None = None) -> Box | None:
+        """Return the box of the voxels of an input chunk that are still needed.
+
+        Parameters
+        ----------
+        part : tuple of int
+            The input chunk.
+        block : tuple of int, optional
+            If it is cheap to read again: how many chunks are computed in one call. Of one whose own
+            place is far ahead counts what is needed before, and if that is nothing, None comes out.
+        """
+        left: Collection[Index] = self._left[part]
+        if block is not None:
+            left = self._before(part, left, block)
+            if not left:
+                return None
         start, stop = [], []
         for axis in range(len(part)):
             first, last = min(user[axis] for user in left), max(user[axis] for user in left)
@@ -159,6 +188,38 @@ class Uses:
             start.append(self._reach(axis, first)[0])
             stop.append(self._reach(axis, last)[1])
         return Box(tuple(start), tuple(stop)).intersect(self._grid.box(part))
+
+    def _before(self, part: Index, left: Collection[Index], block: Index) -> Collection[Index]:
+        """Return which of the places that are ``left`` come before that of an input chunk itself,
+        whose block needs it whole; all of them, if it is not far ahead.
+        """
+        if not self._alike or self._last is None or part not in left:
+            return left
+        own = self._turn(part, block)
+        ahead = own - self._turn(self._last, block)
+        if ahead * math.prod(self._grid.chunks) <= AHEAD_VOXELS:
+            return left
+        return [place for place in left if self._turn(place, block) < own]
+
+    def _turn(self, place: Index, block: Index) -> int:
+        """Return how many chunks come before the block of a place, about: those of Morton's order,
+        as in `geometry.walk_blocks`, whatever the region.
+        """
+        corner = tuple(
+            at // block[axis] * block[axis]
+            for at, axis, spread in zip(place, self._follows, self._spread, strict=True)
+            if spread and axis is not None
+        )
+        turn = self._turns.get(corner)
+        if turn is None:
+            turn = 0
+            for bit in reversed(range(max(corner, default=0).bit_length())):
+                for at in corner:
+                    turn = 2 * turn + (at >> bit & 1)
+            if len(self._turns) >= KNOWN_TURNS:
+                self._turns.clear()
+            self._turns[corner] = turn
+        return turn
 
     def _shared(self, chunk: Index) -> Index:
         """Return a chunk's place along the axes that its inputs have too."""
@@ -231,10 +292,13 @@ class Regions:
         stage: Stage,
         level: int,
         chunks: Iterable[Index],
+        block: Index | None = None,
     ) -> None:
         """Take note that chunks were computed; let go what no job needs any more of the inputs.
 
-        Where two jobs are over the same, neither knows what the other needs: nothing.
+        ``block`` is how many chunks are computed in one call, if the inputs are cheap to read
+        again: then what is needed whole much later is let go, too. Where two jobs are over the
+        same, neither knows what the other needs: nothing.
         """
         uses = self._uses.get((stage.identity, level), ())
         if len(uses) != 1:
@@ -248,7 +312,7 @@ class Regions:
         for index in still:
             key = ChunkKey(feeding.identity, number, index)
             if cache.spare(key) >= CUT_BYTES:
-                _cut(cache, key, feeding.levels[number].grid.box(index), uses[0].rest(index))
+                _cut(cache, key, feeding.levels[number].grid.box(index), uses[0].rest(index, block))
 
 
 def found_rest(cache: ChunkCache[ChunkKey], key: ChunkKey, reach: Box) -> ChunkKey | None:
@@ -272,11 +336,22 @@ def _rest_key(key: ChunkKey) -> ChunkKey:
     return ChunkKey(f"{key.stage} rest", key.level, key.chunk)
 
 
-def _cut(cache: ChunkCache[ChunkKey], key: ChunkKey, whole: Box, box: Box) -> None:
-    """Let a chunk give way to a part of it, if that is much less."""
+def _cut(cache: ChunkCache[ChunkKey], key: ChunkKey, whole: Box, box: Box | None) -> None:
+    """Let a chunk give way to a part of it, if that is much less, or to nothing."""
     there = _rest_key(key)
-    if CUT_TO * box.size > whole.size or cache.state(there) is ChunkState.READY:
+    if box is None:
+        cache.let_go(key, "it is cheap to read again when it is needed")
+        cache.let_go(there, "it is cheap to read again when it is needed")
         return
+    if CUT_TO * box.size > whole.size:
+        return
+    before = cache.peek(there)
+    if before is not None and before.covers(box):
+        cache.let_go(key, "what is needed of it is held")
+        return
+    cache.let_go(there, "another part of it is needed")
+    if cache.state(there) is ChunkState.READY:
+        return  # it is in use
     voxels = cache.get(key)[box.relative_to(whole.start).slices].copy()
     voxels.flags.writeable = False
     reason = "only a part of it is still needed"
