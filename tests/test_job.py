@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import itertools
 import json
+import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -458,6 +460,14 @@ def test_the_record_says_what_made_the_result():
     assert (
         json.loads(store.files[".zmetadata"])["metadata"][".zattrs"]["napari_materialize"] == made
     )
+
+
+def test_a_library_that_another_thread_is_about_to_load_is_not_in_the_record(monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", types.ModuleType("onnxruntime"))
+    store = MemoryStore()
+    materialize(np.ones((4, 4)), store)
+    assert record(store)["libraries"]["numpy"] == np.__version__
+    assert "onnxruntime" not in record(store)["libraries"]
 
 
 def test_attributes_of_the_users_own():

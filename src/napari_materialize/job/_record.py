@@ -28,6 +28,15 @@ _LIBRARIES = ("numpy", "scipy", "zarr", "onnxruntime")
 """What had a hand in the voxels, if it was loaded."""
 
 
+def _versions() -> dict[str, str]:
+    """Return the versions of the libraries that are loaded.
+
+    One that another thread is about to load has none yet, and no hand in any voxel.
+    """
+    found = {name: getattr(sys.modules.get(name), "__version__", None) for name in _LIBRARIES}
+    return {name: version for name, version in found.items() if version is not None}
+
+
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
@@ -118,9 +127,7 @@ class Record:
         plan, box = self._plan, self._plan.options.box
         record = {
             "version": __version__,
-            "libraries": {
-                name: sys.modules[name].__version__ for name in _LIBRARIES if name in sys.modules
-            },
+            "libraries": _versions(),
             **self._key,
             "view": view_record(plan.view),  # a model's constants are known later
             "box": None if box is None else [list(box.start), list(box.stop)],
