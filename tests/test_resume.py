@@ -762,3 +762,48 @@ def test_what_a_job_killed_in_its_first_step_left_is_nothing(tmp_path):
     assert DirectoryStore(target).is_empty()
     materialize(open_view(np.ones((8, 8), "u1")), target)
     assert not [path for path in files(target) if "writing" in path]
+
+
+class Forgetful(DirectoryStore):
+    """A folder in which some notes cannot be added to the journal."""
+
+    def __init__(self, path, refuses):
+        super().__init__(path)
+        self.refuses, self.appends, self.refused = refuses, 0, 0
+
+    def append(self, path, data, /):
+        self.appends += 1
+        if self.refuses(self.appends, data.count(b"\nw ") + data.startswith(b"w ")):
+            self.refused += 1
+            raise StoreError("writing the journal: no space left; make room")
+        super().append(path, data)
+
+
+@pytest.mark.parametrize("axes", ["zyx", "cyx"])  # of channels it is noted what was seen
+def test_a_chunk_that_cannot_be_noted_fails_alone_where_others_go_on(tmp_path, axes):
+    view = open_view(volume((32, 32, 64)), ["cast:dtype=int16"], chunks=(8, 8, 8), axes=axes)
+    store = Forgetful(tmp_path / "out.zarr", lambda number, _: number % 10 == 3)
+    options = {"compression": None, "skip_empty": False, "on_error": "collect"}
+    with Engine(slots=1) as engine:
+        done = engine.materialize(view, store, **options)
+        assert done.failed >= 10
+        assert done.failed == store.refused
+        assert done.written + done.failed == done.chunks
+        again = engine.materialize(view, tmp_path / "out.zarr", existing="resume", **options)
+    assert (again.found, again.written) == (done.written, done.failed)
+    np.testing.assert_array_equal(zarr.open(tmp_path / "out.zarr")["0"][...], volume((32, 32, 64)))
+
+
+def test_chunks_that_cannot_be_noted_together_end_a_job_with_its_receipt(tmp_path, monkeypatch):
+    monkeypatch.setattr("napari_materialize.job._run.QUICK_WRITE", 60)
+    view = open_view(volume((32, 32, 64)), ["cast:dtype=int16"], chunks=(8, 8, 8))
+    store = Forgetful(tmp_path / "out.zarr", lambda _, lines: lines > 1)
+    with Engine(slots=1) as engine:
+        engine._dispatch.pace.run = lambda stage, level: 8
+        with pytest.raises(ChunkError, match="could not be noted as written: writing the") as told:
+            engine.materialize(view, store, compression=None)
+        assert store.refused == 1
+        assert 0 < told.value.receipt.written < 128
+        done = engine.materialize(view, tmp_path / "out.zarr", compression=None, existing="resume")
+    assert done.found + done.written + done.skipped == 128
+    np.testing.assert_array_equal(zarr.open(tmp_path / "out.zarr")["0"][...], volume((32, 32, 64)))

@@ -10,10 +10,11 @@ import math
 import operator
 import threading
 import time
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from napari_materialize.errors import ChunkError, EngineClosed
+from napari_materialize.errors import ChunkError, EngineClosed, StoreError, reason_of
 from napari_materialize.job._extremes import Extremes
 from napari_materialize.job._receipt import Tally
 from napari_materialize.job._shelf import shelves
@@ -380,14 +381,20 @@ class Run:
             call()
 
     def _take_all(self, unit: _Unit, claims: list[ChunkClaim]) -> None:
-        if len(claims) == 1:
-            self._take(unit, claims[0])
-            return
-        with self._keeper.together():
-            for claim in claims:
-                if self._stop.is_set():
-                    return
-                self._take(unit, claim)
+        # where others go on, a note that cannot be made is the failure of its own chunk alone
+        each = len(claims) == 1 or self._plan.options.on_error == "collect"
+        try:
+            with nullcontext() if each else self._keeper.together():
+                for claim in claims:
+                    if self._stop.is_set():
+                        return
+                    self._take(unit, claim)
+        except StoreError as error:
+            places = " to ".join(str(claim.key.chunk) for claim in (claims[0], claims[-1]))
+            raise ChunkError(
+                f"chunks {places} of level {unit.level.level} could not be noted as written: "
+                f"{reason_of(error)}"
+            ) from error
 
     def _take(self, unit: _Unit, claim: ChunkClaim) -> None:
         written, index = self._written[unit.level.position], claim.key.chunk

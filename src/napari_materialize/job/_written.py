@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from napari_materialize.assembly import Assembly
 from napari_materialize.codecs import encode_chunk, is_fill, join_shard, split_shard
 from napari_materialize.downsample import shrink
-from napari_materialize.errors import ChunkError, reason_of
+from napari_materialize.errors import ChunkError, StoreError, reason_of
 from napari_materialize.geometry import Box
 
 if TYPE_CHECKING:
@@ -123,7 +123,11 @@ class Written:
         if self._coarser is not None:
             self._coarser.take(chunk, voxels)
         if self._seen is not None and self._seen.add(chunk, voxels):
-            self._keeper.seen(self._seen.seen)
+            try:
+                self._keeper.seen(self._seen.seen)
+            except StoreError as error:  # made anew with the chunk
+                self.fail(chunk, self._not_stored(chunk, chunk, error))
+                return
         self.store(chunk, voxels)
 
     def lose(self, index: Index, error: ChunkError, within: Box | None = None) -> None:
