@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import itertools
 import json
 import os
 import subprocess
@@ -769,11 +770,10 @@ class Forgetful(DirectoryStore):
 
     def __init__(self, path, refuses):
         super().__init__(path)
-        self.refuses, self.appends, self.refused = refuses, 0, 0
+        self.refuses, self.refused = refuses, 0
 
     def append(self, path, data, /):
-        self.appends += 1
-        if self.refuses(self.appends, data.count(b"\nw ") + data.startswith(b"w ")):
+        if self.refuses(data):
             self.refused += 1
             raise StoreError("writing the journal: no space left; make room")
         super().append(path, data)
@@ -782,7 +782,8 @@ class Forgetful(DirectoryStore):
 @pytest.mark.parametrize("axes", ["zyx", "cyx"])  # of channels it is noted what was seen
 def test_a_chunk_that_cannot_be_noted_fails_alone_where_others_go_on(tmp_path, axes):
     view = open_view(volume((32, 32, 64)), ["cast:dtype=int16"], chunks=(8, 8, 8), axes=axes)
-    store = Forgetful(tmp_path / "out.zarr", lambda number, _: number % 10 == 3)
+    numbers = itertools.count()
+    store = Forgetful(tmp_path / "out.zarr", lambda _: next(numbers) % 10 == 3)
     options = {"compression": None, "skip_empty": False, "on_error": "collect"}
     with Engine(slots=1) as engine:
         done = engine.materialize(view, store, **options)
@@ -797,7 +798,7 @@ def test_a_chunk_that_cannot_be_noted_fails_alone_where_others_go_on(tmp_path, a
 def test_chunks_that_cannot_be_noted_together_end_a_job_with_its_receipt(tmp_path, monkeypatch):
     monkeypatch.setattr("napari_materialize.job._run.QUICK_WRITE", 60)
     view = open_view(volume((32, 32, 64)), ["cast:dtype=int16"], chunks=(8, 8, 8))
-    store = Forgetful(tmp_path / "out.zarr", lambda _, lines: lines > 1)
+    store = Forgetful(tmp_path / "out.zarr", lambda data: data.strip().count(b"\nw ") > 0)
     with Engine(slots=1) as engine:
         engine._dispatch.pace.run = lambda stage, level: 8
         with pytest.raises(ChunkError, match="could not be noted as written: writing the") as told:
@@ -807,3 +808,22 @@ def test_chunks_that_cannot_be_noted_together_end_a_job_with_its_receipt(tmp_pat
         done = engine.materialize(view, tmp_path / "out.zarr", compression=None, existing="resume")
     assert done.found + done.written + done.skipped == 128
     np.testing.assert_array_equal(zarr.open(tmp_path / "out.zarr")["0"][...], volume((32, 32, 64)))
+
+
+def test_every_chunk_of_an_empty_shard_is_counted_once(tmp_path):
+    voxels = np.zeros((16, 16, 32), "u1")
+    voxels[:, :, :8] = 3
+    view = open_view(voxels, chunks=(8, 8, 8))
+    options = {"format": "zarr3", "shards": (1, 2, 2), "on_error": "collect"}
+    lines = b"e 0 0,0,1 ", b"w 0 1,0,0 "
+    store = Forgetful(tmp_path / "out.zarr", lambda data: data.lstrip().startswith(lines))
+    with Engine(slots=1) as engine:
+        done = engine.materialize(view, store, **options)
+        assert (store.refused, done.failed) == (2, 3)  # two chunks of one shard and an empty one
+        assert done.written + done.skipped + done.failed == done.chunks == 16
+        # of a shard that another job wrote, this one adds a chunk of nothing
+        folder, box = tmp_path / "two.zarr", Box((0, 0, 0), (8, 8, 8))
+        engine.materialize(view, folder, box=box, **options)
+        box = Box((0, 0, 8), (8, 8, 16))
+        more = engine.materialize(view, folder, box=box, existing="add", **options)
+    assert more.written + more.skipped + more.failed == more.chunks == 1

@@ -172,14 +172,18 @@ class Written:
             last = shard.missing == 0
             if last:
                 del self._shards[file]
-        if data is None and not failed:
+        # what becomes of a shard of which nothing is stored is counted of its last chunk
+        counted = [chunk] if data is None and not failed else []
+        if counted and not (last and not shard.chunks):
             self._tally.skipped()
         if last:
-            self._put_shard(file, counts, shard)
+            self._put_shard(file, counts, shard, counted)
 
-    def _put_shard(self, file: Index, counts: Index, shard: _Shard) -> None:
+    def _put_shard(
+        self, file: Index, counts: Index, shard: _Shard, counted: Sequence[Index]
+    ) -> None:
         corner = tuple(map(operator.mul, file, counts))
-        members = [tuple(map(operator.add, corner, place)) for place in shard.chunks]
+        members = [tuple(map(operator.add, corner, place)) for place in shard.chunks] or counted
         try:
             chunks = {**self._others(file, counts, corner), **shard.chunks}
             joined = join_shard(chunks, counts) if chunks else None
@@ -188,7 +192,7 @@ class Written:
             for each in members:
                 self._note(each, self._not_stored(each, file, error))
         else:
-            self._put_file(file, members or [corner], joined, whole=not shard.failed)
+            self._put_file(file, members, joined, whole=not shard.failed)
 
     def _others(self, file: Index, counts: Index, corner: Index) -> dict[Index, bytes]:
         """Return a shard's chunks, encoded, that another job wrote, for another box."""
@@ -227,8 +231,9 @@ class Written:
         else:
             if data is not None:
                 self._tally.stored(len(chunks), len(data))
-            elif self._plan.shards is None:
-                self._tally.skipped()
+            else:
+                for _ in chunks:
+                    self._tally.skipped()
 
     # ------------------------------------------------------------------ failures
 
