@@ -163,6 +163,8 @@ OPTIONS = {
     "dask": (["--dask", "tcp://host:8786"], r"--dask: is not built yet"),
     # what click refuses
     "unknown option": (["--colour", "red"], r"no such option '--colour'.*run --help"),
+    "nearly an option": (["--bx", "0:1"], r"no such option '--bx', did you mean '--box'\?; napari"),
+    "nearly two": (["--boxx", "0:1"], r"'--boxx', did you mean '--box', '--op'\?; napari"),
     "option without its value": (["--box"], r"'--box' requires an argument.*--help"),
     "argument too many": (["third"], r"extra argument.*third"),
 }

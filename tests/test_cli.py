@@ -521,6 +521,15 @@ def test_the_package_is_a_command_too() -> None:
     assert (wrong.returncode, wrong.stdout) == (2, "")
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a POSIX shell closes the stream")
+def test_a_standard_output_that_is_closed_stops_nothing() -> None:
+    line = 'exec >&-; exec "$0" -m napari_materialize ops'
+    told = subprocess.run(
+        ["sh", "-c", line, sys.executable], stderr=subprocess.PIPE, text=True, check=False
+    )
+    assert (told.returncode, told.stderr) == (0, "")
+
+
 def test_help_loads_little() -> None:
     code = "import sys\nfrom napari_materialize.cli import main\nmain(['run', '--help'])\n"
     code += "print(*sys.modules, sep='\\n', file=sys.stderr)"

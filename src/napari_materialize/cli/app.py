@@ -6,6 +6,7 @@ Owns what `main` calls. What a command does and how it ends is its own module's 
 from __future__ import annotations
 
 import contextlib
+import re
 import warnings
 from typing import TYPE_CHECKING
 
@@ -66,11 +67,15 @@ def call(arguments: Sequence[str]) -> int:
     return int(code or DONE)
 
 
+_NEAR = re.compile(r"\.? \(?Did you mean(?: one of:)? (.+)\?\)?$")
+"""What click says of a word that is nearly known, behind a sentence of its own."""
+
+
 def _usage(error: click.ClickException) -> str:
     """Say what is wrong with a line, and where to look."""
     context = getattr(error, "ctx", None)
     place = context.command_path if context is not None else PROGRAM
-    message = error.format_message().rstrip(" .?")
+    message = _NEAR.sub(r", did you mean \1?", error.format_message()).rstrip(" .")
     return f"{message[:1].lower()}{message[1:]}; {place} --help says how it is called"
 
 

@@ -141,7 +141,8 @@ def complain(sentence: str) -> None:
 
 def say(text: str, *, err: bool = False) -> None:
     """Write a line to standard output, or to standard error, as far as its encoding goes."""
-    encoding = (sys.stderr if err else sys.stdout).encoding or "utf-8"
+    # there is no stream where it was closed before the program began
+    encoding = getattr(sys.stderr if err else sys.stdout, "encoding", None) or "utf-8"
     click.echo(text.encode(encoding, "backslashreplace").decode(encoding), err=err)
 
 
